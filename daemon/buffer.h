@@ -1,0 +1,27 @@
+/*
+ * buffer.h - memory of a client that the daemon has mapped.
+ *
+ * A buffer is held by its client's table and by each job that uses it; the last holder unmaps it, on its own
+ * thread.
+ */
+#ifndef DAEMON_BUFFER_H
+#define DAEMON_BUFFER_H
+
+#include "daemon/backend.h"
+
+struct buffer {
+    uint32_t holders; /* atomic */
+    const struct backend_ops *ops;
+    struct mapping mapping;
+    uint64_t allocation; /* equal for two buffers of a client only if they map the same memory */
+};
+
+/* Maps memory for a client. On WIRE_OK the caller holds the buffer. */
+enum wire_status buffer_open(const struct backend_ops *ops, struct backend *backend,
+                             const struct wire_register *request, int fd, struct buffer **buffer,
+                             char why[PROBLEM_WHY]);
+
+void buffer_hold(struct buffer *buffer);
+void buffer_drop(struct buffer *buffer); /* NULL is allowed */
+
+#endif

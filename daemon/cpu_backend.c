@@ -1,0 +1,249 @@
+/*
+ * cpu_backend.c - the embedded default: kernels/cpu on the pool's threads, host memory in sealed memfds.
+ *
+ * A job too small to be worth a thread's wake-up is run at once on the loop's thread, if its stream is idle;
+ * all others are cut into slices of about SLICE_NS, which the pool deals out fairly between clients.
+ *
+ * A memfd must be sealed against shrinking, else its owner could truncate it under a running job (SIGBUS),
+ * and all of its pages must be allocated, so that they are charged to their owner and not to the daemon.
+ */
+#include "daemon/job.h"
+#include "daemon/options.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/pool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <time.h>
+
+#define SLICE_NS 100000
+#define INLINE_NS 5000
+#define INLINE_SEQUENCES 64
+
+struct backend {
+    struct pool *pool;
+    void *scratch; /* of jobs that run on the loop's thread */
+};
+
+struct group {
+    struct backend *backend;
+    struct pool_group pool;
+};
+
+struct queue {
+    struct backend *backend;
+    struct pool_lane lane;
+};
+
+/* A job's private part. */
+struct cpu_task {
+    struct pool_task task;
+    struct cpu_job cpu;
+    bool begun; /* cpu is to be ended */
+};
+
+static struct job *job_of(struct pool_task *task) {
+    return (struct job *)((char *)task - offsetof(struct job, private));
+}
+
+static struct cpu_task *task_of(struct job *job) {
+    return (struct cpu_task *)job->private;
+}
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* --- a task's life, as the pool calls it --------------------------------------------------------------- */
+
+static void task_begin(struct pool_task *task) {
+    struct job *job = job_of(task);
+    struct cpu_task *own = task_of(job);
+    task->items = 0;
+    task->grain = 1;
+    own->begun = false;
+    if (!job_runnable(job) || problem_is_empty(&job->problem))
+        return;
+    if (!cpu_job_begin(&own->cpu, &job->problem, job->address, job->why)) {
+        job->status = WIRE_BAD_DATA;
+        cpu_job_copy_through(&job->problem, job->address);
+        return;
+    }
+    own->begun = true;
+    int64_t cost = cpu_item_cost(&job->problem);
+    task->items = own->cpu.items;
+    task->grain = cost < SLICE_NS ? SLICE_NS / (cost > 0 ? cost : 1) : 1;
+}
+
+static void task_run(struct pool_task *task, int64_t first, int64_t count, void *scratch) {
+    struct job *job = job_of(task);
+    uint64_t start = now_ns();
+    cpu_job_run(&task_of(job)->cpu, first, count, scratch);
+    __atomic_fetch_add(&job->busy_ns, now_ns() - start, __ATOMIC_RELAXED);
+}
+
+static void task_end(struct pool_task *task) {
+    struct job *job = job_of(task);
+    if (task_of(job)->begun)
+        cpu_job_end(&task_of(job)->cpu);
+    job_end(job);
+}
+
+/* --- the table ----------------------------------------------------------------------------------------- */
+
+static void cpu_close(struct backend *backend) {
+    pool_stop(backend->pool);
+    free(backend->scratch);
+    free(backend);
+}
+
+static struct backend *cpu_open(const struct options *options, void (*idle)(void *argument), void *argument,
+                                char why[PROBLEM_WHY]) {
+    struct backend *backend = calloc(1, sizeof *backend);
+    if (backend && posix_memalign(&backend->scratch, 64, cpu_scratch_size()) != 0)
+        backend->scratch = NULL;
+    if (backend && backend->scratch)
+        backend->pool = pool_start(options->threads, cpu_scratch_size(), idle, argument);
+    if (!backend || !backend->pool) {
+        snprintf(why, PROBLEM_WHY, "backend cpu: cannot start its threads: %s", strerror(errno));
+        if (backend)
+            cpu_close(backend);
+        return NULL;
+    }
+    return backend;
+}
+
+static const char *cpu_detail(const struct backend *backend) {
+    (void)backend;
+    return cpu_isa_name();
+}
+
+static uint32_t cpu_threads(const struct backend *backend) {
+    return (uint32_t)pool_threads(backend->pool);
+}
+
+__attribute__((format(printf, 3, 4))) static enum wire_status
+refuse(char why[PROBLEM_WHY], enum wire_status status, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    vsnprintf(why, PROBLEM_WHY, format, list);
+    va_end(list);
+    return status;
+}
+
+static enum wire_status cpu_map(struct backend *backend, uint32_t kind, uint64_t size, int fd,
+                                struct mapping *mapping, char why[PROBLEM_WHY]) {
+    (void)backend;
+    struct stat st;
+    struct statfs fs;
+    if (kind != WIRE_BUFFER_HOST)
+        return refuse(why, WIRE_UNSUPPORTED, "buffer: kind %u, but the cpu backend maps only host memory",
+                      kind);
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || fstatfs(fd, &fs) < 0 || fstat(fd, &st) < 0 || fs.f_type != TMPFS_MAGIC)
+        return refuse(why, WIRE_INVALID, "buffer: the descriptor is not a memfd of ordinary pages");
+    if (!(seals & F_SEAL_SHRINK))
+        return refuse(why, WIRE_INVALID, "buffer: the memfd is not sealed with F_SEAL_SHRINK");
+    if (size == 0 || size > (uint64_t)st.st_size || size > SIZE_MAX / 2)
+        return refuse(why, WIRE_INVALID, "buffer: size is %llu, but the memfd has %llu bytes",
+                      (unsigned long long)size, (unsigned long long)st.st_size);
+    if ((uint64_t)st.st_blocks * 512 < size)
+        return refuse(why, WIRE_INVALID,
+                      "buffer: only %llu of %llu bytes are allocated: fallocate the memfd first",
+                      (unsigned long long)st.st_blocks * 512, (unsigned long long)size);
+    void *address = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (address == MAP_FAILED)
+        return refuse(why, errno == ENOMEM ? WIRE_NO_MEMORY : WIRE_INVALID, "buffer: cannot be mapped: %s",
+                      strerror(errno));
+    *mapping = (struct mapping){address, size, st.st_dev, st.st_ino};
+    return WIRE_OK;
+}
+
+static void cpu_unmap(struct mapping *mapping) {
+    munmap(mapping->address, mapping->size);
+}
+
+static struct group *cpu_group_open(struct backend *backend) {
+    struct group *group = calloc(1, sizeof *group);
+    if (group)
+        group->backend = backend;
+    return group;
+}
+
+static void cpu_group_close(struct group *group) {
+    free(group);
+}
+
+static enum wire_status cpu_queue_open(struct group *group, struct wire_string device, struct queue **queue,
+                                       char why[PROBLEM_WHY]) {
+    if (device.size != 0 && !(device.size == 3 && memcmp(device.data, "cpu", 3) == 0))
+        return refuse(why, WIRE_UNSUPPORTED, "stream: device is '%.*s', but this daemon serves only 'cpu'",
+                      (int)device.size, device.data);
+    struct queue *q = calloc(1, sizeof *q);
+    if (!q)
+        return refuse(why, WIRE_NO_MEMORY, "stream: the daemon is out of memory");
+    q->backend = group->backend;
+    q->lane.group = &group->pool;
+    *queue = q;
+    return WIRE_OK;
+}
+
+static bool cpu_queue_close(struct queue *queue) {
+    if (!pool_lane_close(queue->backend->pool, &queue->lane))
+        return false;
+    free(queue);
+    return true;
+}
+
+static bool is_small(const struct problem *p) {
+    double chunks = (double)p->B * (double)p->HV * (double)((p->T + p->C - 1) / p->C);
+    return p->N <= INLINE_SEQUENCES && chunks * (double)cpu_item_cost(p) <= INLINE_NS;
+}
+
+static void cpu_submit(struct queue *queue, struct job *job) {
+    struct pool_task *task = &task_of(job)->task;
+    task->begin = task_begin;
+    task->run = task_run;
+    task->end = task_end;
+    if (!pool_lane_idle(&queue->lane) || (job->status == WIRE_OK && !is_small(&job->problem))) {
+        pool_submit(queue->backend->pool, &queue->lane, task);
+        return;
+    }
+    task_begin(task);
+    if (task->items > 0)
+        task_run(task, 0, task->items, queue->backend->scratch);
+    task_end(task);
+}
+
+const struct backend_ops cpu_backend = {
+    .name = "cpu",
+    .job_size = sizeof(struct cpu_task),
+    .open = cpu_open,
+    .close = cpu_close,
+    .detail = cpu_detail,
+    .threads = cpu_threads,
+    .map = cpu_map,
+    .unmap = cpu_unmap,
+    .group_open = cpu_group_open,
+    .group_close = cpu_group_close,
+    .queue_open = cpu_queue_open,
+    .queue_close = cpu_queue_close,
+    .submit = cpu_submit,
+};
+
+const struct backend_ops *backend_find(const char *name, char why[PROBLEM_WHY]) {
+    if (strcmp(name, "auto") == 0 || strcmp(name, "cpu") == 0)
+        return &cpu_backend;
+    snprintf(why, PROBLEM_WHY, "backend %s: this build of kdad has none", name);
+    return NULL;
+}

@@ -1,0 +1,58 @@
+/*
+ * daemon.h - the process: its loop, its backend, its listener and its clients.
+ */
+#ifndef DAEMON_DAEMON_H
+#define DAEMON_DAEMON_H
+
+#include "daemon/client.h"
+#include "daemon/options.h"
+#include "proto/packet.h"
+
+#include <sys/un.h>
+#include <uv.h>
+
+enum { DAEMON_BATCH = 16 }; /* packets that are read from one client before it is another's turn */
+
+struct listener {
+    int socket;
+    int reserve;    /* a descriptor kept free, so that a connection can be refused when none is left */
+    bool own;       /* bound here: its file is removed at the end */
+    bool inherited; /* from the service manager: who may connect is decided by the socket's file */
+    struct sockaddr_un address;
+    uv_poll_t poll;
+};
+
+struct daemon {
+    uv_loop_t loop;
+    struct listener listener;
+    const struct backend_ops *ops;
+    struct backend *backend;
+    struct client *clients; /* newest first */
+    uint32_t client_count;
+    uv_async_t settle; /* a closing queue became idle */
+    uv_signal_t terminate, interrupt;
+    bool stopping;
+    uint64_t since; /* uv_hrtime */
+    uint64_t connections;
+    uint64_t allocations; /* ids given so far */
+    /* Of clients that have ended. */
+    uint64_t jobs_done, jobs_failed, busy_ns;
+    /* For all that is received and sent on the loop's thread. */
+    struct wire_codec *codec;
+    struct wire_message message;
+    struct packet batch[DAEMON_BATCH];
+};
+
+/* Opens the listening socket and starts to accept. False with a sentence in why. */
+bool listener_open(struct daemon *daemon, const char *path, char why[PROBLEM_WHY]);
+
+/* Stops accepting and removes the socket's file, if the daemon made it. */
+void listener_close(struct daemon *daemon);
+
+/* Fills in the daemon's side of a STATUS_REPLY. Strings point into clients. */
+void status_fill(const struct daemon *daemon, uint32_t first, struct wire_status_reply *reply);
+
+/* Ends the loop once it is stopping and no client is left. */
+void daemon_check_end(struct daemon *daemon);
+
+#endif

@@ -1,0 +1,170 @@
+/*
+ * main.c - kdad: starts the backend, then the listener; runs the loop; stops when asked.
+ *
+ * Stopping: no connection is accepted any more; what is queued is cancelled, what runs finishes; packets that
+ * clients had sent are still read, so that each of their jobs gets its status; then connections close.
+ */
+#include "daemon/daemon.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#ifdef HAVE_LIBSYSTEMD
+#include <systemd/sd-daemon.h>
+#endif
+
+/* Batches that a stopping daemon still reads from a client: enough for all that its socket holds. */
+enum { STOP_BATCHES = 128 };
+
+static const char stopping[] = "the daemon is stopping";
+
+static void notify_manager(const char *state) {
+#ifdef HAVE_LIBSYSTEMD
+    sd_notify(0, state);
+#else
+    (void)state;
+#endif
+}
+
+/* A stopping daemon lets go of each client whose jobs have ended. */
+static void stop_clients(struct daemon *daemon) {
+    for (struct client *c = daemon->clients, *next; c; c = next) {
+        next = c->next;
+        if (c->ending)
+            continue;
+        for (int i = 0; i < STOP_BATCHES && client_read(c); i++)
+            client_cancel(c, stopping);
+        if (!c->ending && client_is_settled(c))
+            client_fail(c, WIRE_CANCELLED, "daemon stops", "%s", stopping);
+    }
+}
+
+static void on_settle(uv_async_t *async) {
+    struct daemon *daemon = async->data;
+    if (daemon->stopping)
+        stop_clients(daemon);
+    for (struct client *c = daemon->clients, *next; c; c = next) {
+        next = c->next;
+        client_settle(c);
+    }
+}
+
+static void close_handle(uv_handle_t *handle) {
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+void daemon_check_end(struct daemon *daemon) {
+    if (!daemon->stopping || daemon->clients)
+        return;
+    close_handle((uv_handle_t *)&daemon->settle);
+    close_handle((uv_handle_t *)&daemon->terminate);
+    close_handle((uv_handle_t *)&daemon->interrupt);
+}
+
+static void on_signal(uv_signal_t *handle, int number) {
+    struct daemon *daemon = handle->data;
+    log_event(LOG_INFO, "stop", "signal=%d clients=%u", number, daemon->client_count);
+    if (daemon->stopping)
+        _exit(1); /* asked twice: not gracefully then */
+    daemon->stopping = true;
+    notify_manager("STOPPING=1");
+    listener_close(daemon);
+    for (struct client *c = daemon->clients; c; c = c->next)
+        client_cancel(c, stopping);
+    uv_async_send(&daemon->settle);
+    daemon_check_end(daemon);
+}
+
+static void on_idle(void *argument) {
+    uv_async_send(argument);
+}
+
+/* As many descriptors as the hard limit allows: a client takes two. */
+static void raise_descriptor_limit(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+static bool start(struct daemon *daemon, const struct options *options, char why[PROBLEM_WHY]) {
+    uint8_t *batch = malloc((size_t)DAEMON_BATCH * WIRE_PACKET_MAX);
+    daemon->batch[0].data = batch;
+    daemon->codec = wire_codec_new();
+    if (!batch || !daemon->codec) {
+        snprintf(why, PROBLEM_WHY, "out of memory");
+        return false;
+    }
+    for (int i = 1; i < DAEMON_BATCH; i++)
+        daemon->batch[i].data = batch + (size_t)i * WIRE_PACKET_MAX;
+    daemon->ops = backend_find(options->backend, why);
+    if (!daemon->ops)
+        return false;
+    uv_async_init(&daemon->loop, &daemon->settle, on_settle);
+    uv_signal_init(&daemon->loop, &daemon->terminate);
+    uv_signal_init(&daemon->loop, &daemon->interrupt);
+    daemon->settle.data = daemon->terminate.data = daemon->interrupt.data = daemon;
+    uv_signal_start(&daemon->terminate, on_signal, SIGTERM);
+    uv_signal_start(&daemon->interrupt, on_signal, SIGINT);
+    daemon->backend = daemon->ops->open(options, on_idle, &daemon->settle, why);
+    return daemon->backend && listener_open(daemon, options->socket, why);
+}
+
+static void tell_ready(const struct daemon *daemon, int fd) {
+    char path[2 * sizeof daemon->listener.address.sun_path];
+    log_event(LOG_INFO, "ready", "version=%s socket=%s backend=%s detail=%s threads=%u pid=%d", KDAD_VERSION,
+              log_quote(path, sizeof path, daemon->listener.address.sun_path), daemon->ops->name,
+              daemon->ops->detail(daemon->backend), daemon->ops->threads(daemon->backend), (int)getpid());
+    notify_manager("READY=1");
+    if (fd < 0)
+        return;
+    if (write(fd, "\n", 1) < 0)
+        log_event(LOG_WARNING, "ready_fd", "why=\"%s\"", strerror(errno));
+    close(fd);
+}
+
+static void clean_up(struct daemon *daemon) {
+    listener_close(daemon);
+    if (daemon->settle.data) {
+        daemon->stopping = true;
+        daemon_check_end(daemon);
+    }
+    uv_run(&daemon->loop, UV_RUN_DEFAULT); /* closes what is closing */
+    if (daemon->backend)
+        daemon->ops->close(daemon->backend);
+    uv_loop_close(&daemon->loop);
+    wire_codec_free(daemon->codec);
+    free(daemon->batch[0].data);
+}
+
+int main(int argc, char **argv) {
+    static struct daemon daemon = {.listener = {.socket = -1, .reserve = -1}};
+    struct options options;
+    char why[PROBLEM_WHY];
+    int code = options_parse(&options, argc, argv);
+    if (code >= 0)
+        return code;
+    log_set_level(options.log_level);
+    signal(SIGPIPE, SIG_IGN);
+    raise_descriptor_limit();
+    uv_loop_init(&daemon.loop);
+    daemon.since = uv_hrtime();
+    code = start(&daemon, &options, why) ? 0 : 1;
+    if (code == 0) {
+        tell_ready(&daemon, options.ready_fd);
+        uv_run(&daemon.loop, UV_RUN_DEFAULT);
+        log_event(LOG_INFO, "stopped", "jobs_done=%llu jobs_failed=%llu connections=%llu",
+                  (unsigned long long)daemon.jobs_done, (unsigned long long)daemon.jobs_failed,
+                  (unsigned long long)daemon.connections);
+    } else {
+        fprintf(stderr, "kdad: %s\n", why);
+    }
+    clean_up(&daemon);
+    return code;
+}

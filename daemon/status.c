@@ -1,0 +1,56 @@
+/*
+ * status.c - what the daemon tells of itself and its clients.
+ */
+#include "daemon/buffer.h"
+#include "daemon/daemon.h"
+
+#include <unistd.h>
+
+static uint64_t load(const uint64_t *counter) {
+    return __atomic_load_n(counter, __ATOMIC_RELAXED);
+}
+
+static void fill_client(const struct client *client, struct wire_status_client *row) {
+    *row = (struct wire_status_client){
+        .pid = client->pid,
+        .uid = client->uid,
+        .name = wire_string(client->name),
+        .age_ns = uv_hrtime() - client->since,
+        .streams = client->streams.count,
+        .buffers = client->buffers.count,
+        .buffer_bytes = client->buffer_bytes,
+        .jobs_queued = client_jobs_queued(client),
+        .jobs_done = load(&client->jobs_done),
+        .jobs_failed = load(&client->jobs_failed),
+        .busy_ns = load(&client->busy_ns),
+    };
+}
+
+void status_fill(const struct daemon *daemon, uint32_t first, struct wire_status_reply *reply) {
+    *reply = (struct wire_status_reply){
+        .version = wire_string(KDAD_VERSION),
+        .backend = wire_string(daemon->ops->name),
+        .detail = wire_string(daemon->ops->detail(daemon->backend)),
+        .pid = getpid(),
+        .uptime_ns = uv_hrtime() - daemon->since,
+        .threads = daemon->ops->threads(daemon->backend),
+        .connections = daemon->connections,
+        .jobs_done = daemon->jobs_done,
+        .jobs_failed = daemon->jobs_failed,
+        .busy_ns = daemon->busy_ns,
+        .clients = daemon->client_count,
+        .first = first,
+    };
+    uint32_t at = 0;
+    for (const struct client *c = daemon->clients; c; c = c->next, at++) {
+        reply->streams += c->streams.count;
+        reply->buffers += c->buffers.count;
+        reply->buffer_bytes += c->buffer_bytes;
+        reply->jobs_queued += client_jobs_queued(c);
+        reply->jobs_done += load(&c->jobs_done);
+        reply->jobs_failed += load(&c->jobs_failed);
+        reply->busy_ns += load(&c->busy_ns);
+        if (at >= first && reply->count < WIRE_STATUS_CLIENTS)
+            fill_client(c, &reply->client[reply->count++]);
+    }
+}

@@ -1,0 +1,531 @@
+/*
+ * codec.c - messages to bytes and back: the one codec of both ends.
+ *
+ * Encoding goes through msgpack-c's packer into a buffer of one packet's size. Decoding scans (scan.h), lets
+ * msgpack-c parse into a zone that is used again and again, and reads fields in order through a cursor, which
+ * notes the first field that is missing or wrong. Fields behind those that this version knows are ignored.
+ */
+#include "proto/scan.h"
+#include "proto/wire.h"
+
+#include <msgpack.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ZONE_CHUNK 32768
+
+struct wire_codec {
+    msgpack_zone zone;
+    msgpack_packer packer;
+    size_t size;
+    bool overflow;
+    char buffer[WIRE_PACKET_MAX];
+};
+
+struct wire_string wire_string(const char *text) {
+    return (struct wire_string){text, (uint32_t)strlen(text)};
+}
+
+static int buffer_write(void *data, const char *bytes, size_t size) {
+    struct wire_codec *codec = data;
+    if (size > sizeof codec->buffer - codec->size) {
+        codec->overflow = true;
+        return -1;
+    }
+    memcpy(codec->buffer + codec->size, bytes, size);
+    codec->size += size;
+    return 0;
+}
+
+struct wire_codec *wire_codec_new(void) {
+    struct wire_codec *codec = malloc(sizeof *codec);
+    if (!codec)
+        return NULL;
+    if (!msgpack_zone_init(&codec->zone, ZONE_CHUNK)) {
+        free(codec);
+        return NULL;
+    }
+    msgpack_packer_init(&codec->packer, codec, buffer_write);
+    return codec;
+}
+
+void wire_codec_free(struct wire_codec *codec) {
+    if (!codec)
+        return;
+    msgpack_zone_destroy(&codec->zone);
+    free(codec);
+}
+
+/* --- decoding ------------------------------------------------------------------------------------------ */
+
+struct cursor {
+    const msgpack_object *next, *end;
+    const char *wrong; /* the first field that could not be read */
+};
+
+static const msgpack_object *take(struct cursor *c, const char *field) {
+    if (c->next == c->end) {
+        if (!c->wrong)
+            c->wrong = field;
+        return NULL;
+    }
+    return c->next++;
+}
+
+static uint64_t take_uint(struct cursor *c, const char *field, uint64_t max) {
+    const msgpack_object *o = take(c, field);
+    if (o && o->type == MSGPACK_OBJECT_POSITIVE_INTEGER && o->via.u64 <= max)
+        return o->via.u64;
+    if (!c->wrong)
+        c->wrong = field;
+    return 0;
+}
+
+static uint32_t take_u32(struct cursor *c, const char *field) {
+    return (uint32_t)take_uint(c, field, UINT32_MAX);
+}
+
+static uint64_t take_u64(struct cursor *c, const char *field) {
+    return take_uint(c, field, UINT64_MAX);
+}
+
+static int64_t take_int(struct cursor *c, const char *field) {
+    const msgpack_object *o = take(c, field);
+    if (o && o->type == MSGPACK_OBJECT_NEGATIVE_INTEGER)
+        return o->via.i64;
+    if (o && o->type == MSGPACK_OBJECT_POSITIVE_INTEGER && o->via.u64 <= INT64_MAX)
+        return (int64_t)o->via.u64;
+    if (!c->wrong)
+        c->wrong = field;
+    return 0;
+}
+
+static bool take_bool(struct cursor *c, const char *field) {
+    const msgpack_object *o = take(c, field);
+    if (o && o->type == MSGPACK_OBJECT_BOOLEAN)
+        return o->via.boolean;
+    if (!c->wrong)
+        c->wrong = field;
+    return false;
+}
+
+static struct wire_string take_string(struct cursor *c, const char *field, uint32_t max) {
+    const msgpack_object *o = take(c, field);
+    if (o && o->type == MSGPACK_OBJECT_STR && o->via.str.size <= max)
+        return (struct wire_string){o->via.str.ptr, o->via.str.size};
+    if (!c->wrong)
+        c->wrong = field;
+    return (struct wire_string){"", 0};
+}
+
+/* An array inside; an empty cursor that is wrong already if there is none. */
+static struct cursor take_array(struct cursor *c, const char *field) {
+    const msgpack_object *o = take(c, field);
+    if (o && o->type == MSGPACK_OBJECT_ARRAY)
+        return (struct cursor){o->via.array.ptr, o->via.array.ptr + o->via.array.size, NULL};
+    if (!c->wrong)
+        c->wrong = field;
+    return (struct cursor){NULL, NULL, field};
+}
+
+static void join(struct cursor *c, const struct cursor *inner) {
+    if (!c->wrong)
+        c->wrong = inner->wrong;
+}
+
+static bool next_is_nil(const struct cursor *c) {
+    return c->next != c->end && c->next->type == MSGPACK_OBJECT_NIL;
+}
+
+static void take_view(struct cursor *c, const struct problem *p, enum operand o, struct operand_view *v) {
+    int64_t shape[4];
+    int strides = problem_shape(p, o, shape) - 1;
+    struct cursor in = take_array(c, operand_name(o));
+    v->allocation = take_u64(&in, operand_name(o));
+    v->allocation_size = 0;
+    v->offset = take_u64(&in, operand_name(o));
+    for (int i = 0; i < 3; i++)
+        v->stride[i] = i < strides ? take_int(&in, operand_name(o)) : 1;
+    join(c, &in);
+}
+
+static void take_problem(struct cursor *c, struct problem *p) {
+    struct cursor sizes = take_array(c, "sizes");
+    p->B = take_int(&sizes, "B");
+    p->T = take_int(&sizes, "T");
+    p->H = take_int(&sizes, "H");
+    p->HV = take_int(&sizes, "HV");
+    p->K = take_int(&sizes, "K");
+    p->C = take_int(&sizes, "chunk_size");
+    p->N = take_int(&sizes, "N");
+    join(c, &sizes);
+    struct cursor types = take_array(c, "types");
+    p->qk_dtype = (enum dtype)take_uint(&types, "type of q and k", DTYPE_I64);
+    p->beta_dtype = (enum dtype)take_uint(&types, "type of beta", DTYPE_I64);
+    p->cu_dtype = (enum dtype)take_uint(&types, "type of cu_seqlens", DTYPE_I64);
+    join(c, &types);
+    struct cursor views = take_array(c, "operands");
+    for (enum operand o = 0; o < OPERAND_COUNT; o++) {
+        if (o == OPERAND_CU_SEQLENS && p->N < 0)
+            p->at[o] = (struct operand_view){0};
+        else if (operand_is_output(o) && next_is_nil(&views)) {
+            take(&views, operand_name(o));
+            p->at[o] = p->at[o - (OPERAND_DQ_OUT - OPERAND_DQ)];
+        } else
+            take_view(&views, p, o, &p->at[o]);
+    }
+    join(c, &views);
+}
+
+static void take_status_client(struct cursor *c, struct wire_status_client *row) {
+    struct cursor in = take_array(c, "client");
+    row->pid = take_int(&in, "pid");
+    row->uid = take_int(&in, "uid");
+    row->name = take_string(&in, "name", WIRE_NAME_MAX);
+    row->age_ns = take_u64(&in, "age");
+    row->streams = take_u64(&in, "streams");
+    row->buffers = take_u64(&in, "buffers");
+    row->buffer_bytes = take_u64(&in, "buffer bytes");
+    row->jobs_queued = take_u64(&in, "jobs queued");
+    row->jobs_done = take_u64(&in, "jobs done");
+    row->jobs_failed = take_u64(&in, "jobs failed");
+    row->busy_ns = take_u64(&in, "busy time");
+    join(c, &in);
+}
+
+static void take_status_reply(struct cursor *c, struct wire_status_reply *s) {
+    s->version = take_string(c, "version", WIRE_NAME_MAX);
+    s->backend = take_string(c, "backend", WIRE_NAME_MAX);
+    s->detail = take_string(c, "detail", WIRE_NAME_MAX);
+    s->pid = take_int(c, "pid");
+    s->uptime_ns = take_u64(c, "uptime");
+    s->threads = take_u32(c, "threads");
+    s->connections = take_u64(c, "connections");
+    s->streams = take_u64(c, "streams");
+    s->buffers = take_u64(c, "buffers");
+    s->buffer_bytes = take_u64(c, "buffer bytes");
+    s->jobs_queued = take_u64(c, "jobs queued");
+    s->jobs_done = take_u64(c, "jobs done");
+    s->jobs_failed = take_u64(c, "jobs failed");
+    s->busy_ns = take_u64(c, "busy time");
+    s->clients = take_u32(c, "clients");
+    s->first = take_u32(c, "first");
+    struct cursor rows = take_array(c, "client rows");
+    for (s->count = 0; s->count < WIRE_STATUS_CLIENTS && rows.next != rows.end; s->count++)
+        take_status_client(&rows, &s->client[s->count]);
+    join(c, &rows);
+}
+
+static void take_message(struct cursor *c, struct wire_message *m) {
+    switch (m->opcode) {
+    case WIRE_HELLO:
+        m->hello.major = take_u32(c, "major version");
+        m->hello.minor = take_u32(c, "minor version");
+        m->hello.version = take_string(c, "version", WIRE_NAME_MAX);
+        m->hello.features = take_u64(c, "features");
+        m->hello.name = take_string(c, "name", WIRE_NAME_MAX);
+        break;
+    case WIRE_HELLO_REPLY:
+        m->hello_reply.major = take_u32(c, "major version");
+        m->hello_reply.minor = take_u32(c, "minor version");
+        m->hello_reply.version = take_string(c, "version", WIRE_NAME_MAX);
+        m->hello_reply.features = take_u64(c, "features");
+        m->hello_reply.backend = take_string(c, "backend", WIRE_NAME_MAX);
+        m->hello_reply.streams_max = take_u32(c, "most streams");
+        m->hello_reply.buffers_max = take_u32(c, "most buffers");
+        break;
+    case WIRE_STREAM_OPEN:
+        m->stream_open.device = take_string(c, "device", WIRE_NAME_MAX);
+        m->stream_open.priority = (int32_t)take_int(c, "priority");
+        break;
+    case WIRE_STREAM_OPEN_REPLY:
+        m->stream_open_reply.stream = take_u64(c, "stream");
+        m->stream_open_reply.slots = take_u32(c, "slots");
+        break;
+    case WIRE_STREAM_CLOSE:
+        m->stream_close.stream = take_u64(c, "stream");
+        break;
+    case WIRE_REGISTER:
+        m->reg.kind = take_u32(c, "kind");
+        m->reg.size = take_u64(c, "size");
+        break;
+    case WIRE_REGISTER_REPLY:
+        m->reg_reply.buffer = take_u64(c, "buffer");
+        break;
+    case WIRE_RELEASE:
+        m->release.buffer = take_u64(c, "buffer");
+        break;
+    case WIRE_SUBMIT:
+        m->submit.stream = take_u64(c, "stream");
+        m->submit.ticket = take_u64(c, "ticket");
+        m->submit.operation = take_u32(c, "operation");
+        take_problem(c, &m->submit.problem);
+        break;
+    case WIRE_STATUS:
+        m->status.first = take_u32(c, "first");
+        break;
+    case WIRE_STATUS_REPLY:
+        take_status_reply(c, &m->status_reply);
+        break;
+    case WIRE_JOB_ERROR:
+        m->job_error.stream = take_u64(c, "stream");
+        m->job_error.ticket = take_u64(c, "ticket");
+        m->job_error.status = take_u32(c, "status");
+        m->job_error.sentence = take_string(c, "sentence", WIRE_SENTENCE_MAX);
+        break;
+    case WIRE_ERROR:
+        m->error.status = take_u32(c, "status");
+        m->error.sentence = take_string(c, "sentence", WIRE_SENTENCE_MAX);
+        m->error.closing = take_bool(c, "closing");
+        break;
+    default: /* the two empty replies, and opcodes that are not known */
+        break;
+    }
+}
+
+bool wire_decode(struct wire_codec *codec, const void *data, size_t size, struct wire_message *message,
+                 char why[PROBLEM_WHY]) {
+    message->opcode = 0;
+    message->id = 0;
+    const char *wrong = scan_msgpack(data, size);
+    if (wrong) {
+        snprintf(why, PROBLEM_WHY, "packet: %s", wrong);
+        return false;
+    }
+    msgpack_object object;
+    size_t offset = 0;
+    msgpack_zone_clear(&codec->zone);
+    msgpack_unpack_return parsed = msgpack_unpack(data, size, &offset, &codec->zone, &object);
+    if (parsed != MSGPACK_UNPACK_SUCCESS && parsed != MSGPACK_UNPACK_EXTRA_BYTES) {
+        snprintf(why, PROBLEM_WHY, "packet: msgpack cannot be parsed");
+        return false;
+    }
+    if (object.type != MSGPACK_OBJECT_ARRAY) {
+        snprintf(why, PROBLEM_WHY, "packet: is not a msgpack array");
+        return false;
+    }
+    struct cursor c = {object.via.array.ptr, object.via.array.ptr + object.via.array.size, NULL};
+    message->opcode = take_u32(&c, "opcode");
+    message->id = take_u64(&c, "id");
+    if (!c.wrong)
+        take_message(&c, message);
+    if (c.wrong) {
+        snprintf(why, PROBLEM_WHY,
+                 "packet: opcode %u: field '%s' is missing, of a wrong type or out of range", message->opcode,
+                 c.wrong);
+        return false;
+    }
+    return true;
+}
+
+/* --- encoding ------------------------------------------------------------------------------------------ */
+
+static void put_array(msgpack_packer *k, size_t count) {
+    msgpack_pack_array(k, count);
+}
+
+static void put_uint(msgpack_packer *k, uint64_t value) {
+    msgpack_pack_uint64(k, value);
+}
+
+static void put_int(msgpack_packer *k, int64_t value) {
+    msgpack_pack_int64(k, value);
+}
+
+static void put_string(msgpack_packer *k, struct wire_string s, uint32_t max) {
+    uint32_t size = s.size < max ? s.size : max;
+    msgpack_pack_str(k, size);
+    msgpack_pack_str_body(k, s.data, size);
+}
+
+static void put_view(msgpack_packer *k, const struct problem *p, enum operand o) {
+    const struct operand_view *v = &p->at[o];
+    int64_t shape[4];
+    int strides = problem_shape(p, o, shape) - 1;
+    put_array(k, 2 + (size_t)strides);
+    put_uint(k, v->allocation);
+    put_uint(k, v->offset);
+    for (int i = 0; i < strides; i++)
+        put_int(k, v->stride[i]);
+}
+
+static bool is_in_place(const struct problem *p, enum operand o) {
+    const struct operand_view *out = &p->at[o], *in = &p->at[o - (OPERAND_DQ_OUT - OPERAND_DQ)];
+    return out->allocation == in->allocation && out->offset == in->offset &&
+           memcmp(out->stride, in->stride, sizeof in->stride) == 0;
+}
+
+static void put_problem(msgpack_packer *k, const struct problem *p) {
+    put_array(k, 7);
+    put_int(k, p->B);
+    put_int(k, p->T);
+    put_int(k, p->H);
+    put_int(k, p->HV);
+    put_int(k, p->K);
+    put_int(k, p->C);
+    put_int(k, p->N);
+    put_array(k, 3);
+    put_uint(k, p->qk_dtype);
+    put_uint(k, p->beta_dtype);
+    put_uint(k, p->cu_dtype);
+    put_array(k, p->N >= 0 ? OPERAND_COUNT : OPERAND_COUNT - 1);
+    for (enum operand o = 0; o < OPERAND_COUNT; o++) {
+        if (!problem_has(p, o))
+            continue;
+        if (operand_is_output(o) && is_in_place(p, o))
+            msgpack_pack_nil(k);
+        else
+            put_view(k, p, o);
+    }
+}
+
+static void put_status_client(msgpack_packer *k, const struct wire_status_client *row) {
+    put_array(k, 11);
+    put_int(k, row->pid);
+    put_int(k, row->uid);
+    put_string(k, row->name, WIRE_NAME_MAX);
+    put_uint(k, row->age_ns);
+    put_uint(k, row->streams);
+    put_uint(k, row->buffers);
+    put_uint(k, row->buffer_bytes);
+    put_uint(k, row->jobs_queued);
+    put_uint(k, row->jobs_done);
+    put_uint(k, row->jobs_failed);
+    put_uint(k, row->busy_ns);
+}
+
+static void put_status_reply(msgpack_packer *k, const struct wire_status_reply *s) {
+    put_string(k, s->version, WIRE_NAME_MAX);
+    put_string(k, s->backend, WIRE_NAME_MAX);
+    put_string(k, s->detail, WIRE_NAME_MAX);
+    put_int(k, s->pid);
+    put_uint(k, s->uptime_ns);
+    put_uint(k, s->threads);
+    put_uint(k, s->connections);
+    put_uint(k, s->streams);
+    put_uint(k, s->buffers);
+    put_uint(k, s->buffer_bytes);
+    put_uint(k, s->jobs_queued);
+    put_uint(k, s->jobs_done);
+    put_uint(k, s->jobs_failed);
+    put_uint(k, s->busy_ns);
+    put_uint(k, s->clients);
+    put_uint(k, s->first);
+    put_array(k, s->count);
+    for (uint32_t i = 0; i < s->count; i++)
+        put_status_client(k, &s->client[i]);
+}
+
+/* Elements of a message's array, opcode and id included; 0 for an opcode that is not known. */
+static size_t field_count(uint32_t opcode) {
+    switch (opcode) {
+    case WIRE_STREAM_CLOSE_REPLY:
+    case WIRE_RELEASE_REPLY:
+        return 2;
+    case WIRE_STREAM_CLOSE:
+    case WIRE_REGISTER_REPLY:
+    case WIRE_RELEASE:
+    case WIRE_STATUS:
+        return 3;
+    case WIRE_STREAM_OPEN:
+    case WIRE_STREAM_OPEN_REPLY:
+    case WIRE_REGISTER:
+        return 4;
+    case WIRE_ERROR:
+        return 5;
+    case WIRE_JOB_ERROR:
+        return 6;
+    case WIRE_HELLO:
+        return 7;
+    case WIRE_SUBMIT:
+        return 8;
+    case WIRE_HELLO_REPLY:
+        return 9;
+    case WIRE_STATUS_REPLY:
+        return 19;
+    default:
+        return 0;
+    }
+}
+
+static void put_fields(msgpack_packer *k, const struct wire_message *m) {
+    switch (m->opcode) {
+    case WIRE_HELLO:
+        put_uint(k, m->hello.major);
+        put_uint(k, m->hello.minor);
+        put_string(k, m->hello.version, WIRE_NAME_MAX);
+        put_uint(k, m->hello.features);
+        put_string(k, m->hello.name, WIRE_NAME_MAX);
+        break;
+    case WIRE_HELLO_REPLY:
+        put_uint(k, m->hello_reply.major);
+        put_uint(k, m->hello_reply.minor);
+        put_string(k, m->hello_reply.version, WIRE_NAME_MAX);
+        put_uint(k, m->hello_reply.features);
+        put_string(k, m->hello_reply.backend, WIRE_NAME_MAX);
+        put_uint(k, m->hello_reply.streams_max);
+        put_uint(k, m->hello_reply.buffers_max);
+        break;
+    case WIRE_STREAM_OPEN:
+        put_string(k, m->stream_open.device, WIRE_NAME_MAX);
+        put_int(k, m->stream_open.priority);
+        break;
+    case WIRE_STREAM_OPEN_REPLY:
+        put_uint(k, m->stream_open_reply.stream);
+        put_uint(k, m->stream_open_reply.slots);
+        break;
+    case WIRE_STREAM_CLOSE:
+        put_uint(k, m->stream_close.stream);
+        break;
+    case WIRE_REGISTER:
+        put_uint(k, m->reg.kind);
+        put_uint(k, m->reg.size);
+        break;
+    case WIRE_REGISTER_REPLY:
+        put_uint(k, m->reg_reply.buffer);
+        break;
+    case WIRE_RELEASE:
+        put_uint(k, m->release.buffer);
+        break;
+    case WIRE_SUBMIT:
+        put_uint(k, m->submit.stream);
+        put_uint(k, m->submit.ticket);
+        put_uint(k, m->submit.operation);
+        put_problem(k, &m->submit.problem);
+        break;
+    case WIRE_STATUS:
+        put_uint(k, m->status.first);
+        break;
+    case WIRE_STATUS_REPLY:
+        put_status_reply(k, &m->status_reply);
+        break;
+    case WIRE_JOB_ERROR:
+        put_uint(k, m->job_error.stream);
+        put_uint(k, m->job_error.ticket);
+        put_uint(k, m->job_error.status);
+        put_string(k, m->job_error.sentence, WIRE_SENTENCE_MAX);
+        break;
+    case WIRE_ERROR:
+        put_uint(k, m->error.status);
+        put_string(k, m->error.sentence, WIRE_SENTENCE_MAX);
+        if (m->error.closing)
+            msgpack_pack_true(k);
+        else
+            msgpack_pack_false(k);
+        break;
+    default:
+        break;
+    }
+}
+
+const void *wire_encode(struct wire_codec *codec, const struct wire_message *message, size_t *size) {
+    codec->size = 0;
+    codec->overflow = false;
+    put_array(&codec->packer, field_count(message->opcode));
+    put_uint(&codec->packer, message->opcode);
+    put_uint(&codec->packer, message->id);
+    put_fields(&codec->packer, message);
+    *size = codec->size;
+    return codec->overflow ? NULL : codec->buffer;
+}
