@@ -3,7 +3,12 @@
 #include <errno.h>
 #include <stdlib.h>
 
+/* An id is uses << SLOT_BITS | slot + 1: small, and so short on the wire, while no slot was taken twice. */
 #define SLOT_BITS 16
+
+static uint64_t slot_id(const struct table *table, const struct table_slot *slot) {
+    return (slot->uses - 1) << SLOT_BITS | (uint64_t)(slot - table->slots + 1);
+}
 
 void table_init(struct table *table, uint32_t limit) {
     *table = (struct table){.limit = limit};
@@ -41,15 +46,15 @@ uint64_t table_add(struct table *table, void *object) {
     slot->object = object;
     slot->uses++;
     table->count++;
-    return slot->uses << SLOT_BITS | at;
+    return slot_id(table, slot);
 }
 
 static struct table_slot *find(const struct table *table, uint64_t id) {
     uint64_t at = id & ((1U << SLOT_BITS) - 1);
-    if (at >= table->size)
+    if (at == 0 || at > table->size)
         return NULL;
-    struct table_slot *slot = &table->slots[at];
-    return slot->object && slot->uses == id >> SLOT_BITS ? slot : NULL;
+    struct table_slot *slot = &table->slots[at - 1];
+    return slot->object && slot_id(table, slot) == id ? slot : NULL;
 }
 
 void *table_find(const struct table *table, uint64_t id) {
@@ -74,7 +79,7 @@ void *table_next(const struct table *table, uint32_t *at, uint64_t *id) {
         struct table_slot *slot = &table->slots[(*at)++];
         if (slot->object) {
             if (id)
-                *id = slot->uses << SLOT_BITS | (uint64_t)(slot - table->slots);
+                *id = slot_id(table, slot);
             return slot->object;
         }
     }
