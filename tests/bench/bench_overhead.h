@@ -1,0 +1,14 @@
+/*
+ * bench_overhead.h - what the way through the daemon costs the smallest real job (B, T, H 1, K 16).
+ */
+#ifndef TESTS_BENCH_OVERHEAD_H
+#define TESTS_BENCH_OVERHEAD_H
+
+#include <stdbool.h>
+
+/* Starts the daemon at kdad_path for itself. In turns: a raw SOCK_SEQPACKET ping-pong of packets of the same
+ * size between two processes, and submit + kdad_wait; then pipelined submissions, counted by completions seen
+ * here, for each second of the daemon's processor time. Returns 0, or 1 after a message. */
+int bench_overhead(const char *kdad_path, bool json);
+
+#endif

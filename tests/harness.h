@@ -1,0 +1,32 @@
+/*
+ * harness.h - a real kdad process for a test, in a directory of its own.
+ *
+ * All functions fail the running test when something else happens than they say.
+ */
+#ifndef TESTS_HARNESS_H
+#define TESTS_HARNESS_H
+
+#include <sys/types.h>
+
+struct harness {
+    pid_t pid;
+    char directory[64];
+    char socket[96];
+    const char *const *options;
+};
+
+/* Starts kdad with --backend cpu and the options given (NULL-terminated, or NULL), and waits until it serves.
+ * Sets KDAD_SOCKET. The options must stay valid. */
+void harness_start(struct harness *harness, const char *const *options);
+
+/* Starts it again on the same socket after it was killed. */
+void harness_restart(struct harness *harness);
+
+/* Kills it, as kill -9, and reaps it. */
+void harness_kill(struct harness *harness);
+
+/* Stops it by SIGTERM; checks that it exits with 0 and that its socket is gone. A daemon that the test has
+ * sent SIGTERM itself is only waited for. */
+void harness_stop(struct harness *harness);
+
+#endif
