@@ -91,7 +91,7 @@ const char *dtype_name(enum dtype d) {
     return "unknown";
 }
 
-static int64_t dim_size(const struct problem *p, char letter) {
+static inline int64_t dim_size(const struct problem *p, char letter) {
     switch (letter) {
     case 'B':
         return p->B;
@@ -118,12 +118,27 @@ bool problem_has(const struct problem *p, enum operand o) {
     return o != OPERAND_CU_SEQLENS || p->N >= 0;
 }
 
+/* On the way of each job, for each operand: so without the letters. */
 int problem_shape(const struct problem *p, enum operand o, int64_t shape[4]) {
-    const char *dims = operands[o].dims;
-    int ndim = 0;
-    for (; dims[ndim]; ndim++)
-        shape[ndim] = dim_size(p, dims[ndim]);
-    return ndim;
+    shape[0] = p->B;
+    shape[1] = p->T;
+    shape[2] = o <= OPERAND_K ? p->H : p->HV;
+    shape[3] = p->K;
+    switch (o) {
+    case OPERAND_DAQK:
+    case OPERAND_DAKK:
+        shape[3] = p->C;
+        return 4;
+    case OPERAND_BETA:
+    case OPERAND_DB:
+    case OPERAND_DB_OUT:
+        return 3;
+    case OPERAND_CU_SEQLENS:
+        shape[0] = p->N + 1;
+        return 1;
+    default:
+        return 4;
+    }
 }
 
 enum dtype problem_dtype(const struct problem *p, enum operand o) {
@@ -254,8 +269,6 @@ static bool sum_solve(struct sum *s, int64_t low, int64_t high) {
 
 /* Do two views of one allocation share a byte? With y' = last - y: Σ a x + Σ b y' lies in a window. */
 static bool views_overlap(const struct layout *a, int64_t a_start, const struct layout *b, int64_t b_start) {
-    if (a_start + a->extent <= b_start || b_start + b->extent <= a_start)
-        return false;
     struct sum s = {0};
     for (int i = 0; i < a->dims; i++)
         sum_add(&s, a->stride[i], a->last[i]);
@@ -304,11 +317,13 @@ static bool check_overlap(const struct problem *p, const struct layout layouts[O
         for (enum operand i = 0; i < OPERAND_COUNT; i++) {
             if (i == o || (operand_is_output(i) && i < o) || layouts[i].run == 0)
                 continue;
-            if (p->at[i].allocation != p->at[o].allocation)
+            int64_t out = (int64_t)p->at[o].offset, in = (int64_t)p->at[i].offset;
+            if (p->at[i].allocation != p->at[o].allocation || out + layouts[o].extent <= in ||
+                in + layouts[i].extent <= out)
                 continue;
             if (i == incoming_of(o) && same_view(p, i, o))
                 continue;
-            if (views_overlap(&layouts[o], (int64_t)p->at[o].offset, &layouts[i], (int64_t)p->at[i].offset))
+            if (views_overlap(&layouts[o], out, &layouts[i], in))
                 return refuse(why,
                               "%s: overlaps %s, but may share memory only with %s, as the identical view",
                               operand_name(o), operand_name(i), operand_name(incoming_of(o)));
@@ -358,10 +373,9 @@ static bool check_types(const struct problem *p, char why[PROBLEM_WHY]) {
 
 static bool check_view(const struct problem *p, enum operand o, struct layout *l, char why[PROBLEM_WHY]) {
     const struct operand_view *v = &p->at[o];
-    const char *name = operand_name(o);
-    int ndim = (int)strlen(operands[o].dims);
-    for (int i = 0; i + 1 < ndim; i++) {
-        if (v->stride[i] < 0)
+    const char *name = operands[o].name;
+    for (int i = 0; i < 3; i++) {
+        if (v->stride[i] < 0 && operands[o].dims[i] && operands[o].dims[i + 1])
             return refuse(why, "%s: stride of dimension %d is %lld, but must not be negative", name, i,
                           (long long)v->stride[i]);
     }

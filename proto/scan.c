@@ -96,6 +96,10 @@ const char *scan_msgpack(const uint8_t *data, size_t size) {
             return "message is cut short";
         if (++objects > WIRE_OBJECTS_MAX)
             return "too many objects";
+        if (data[at] <= 0x7f) { /* a small number: most objects of a packet are */
+            at++;
+            continue;
+        }
         struct head head = read_head(data + at, size - at);
         if (!head.known)
             return "a msgpack type that the protocol does not use";
