@@ -49,30 +49,12 @@ __attribute__((format(printf, 2, 3))) static bool refuse(char why[PROBLEM_WHY], 
     return false;
 }
 
-bool operand_is_output(enum operand o) {
-    return o >= OPERAND_DQ_OUT && o <= OPERAND_DG_OUT;
-}
-
 static enum operand incoming_of(enum operand output) {
     return output - (OPERAND_DQ_OUT - OPERAND_DQ);
 }
 
 const char *operand_name(enum operand o) {
     return operands[o].name;
-}
-
-size_t dtype_size(enum dtype d) {
-    switch (d) {
-    case DTYPE_BF16:
-    case DTYPE_F16:
-        return 2;
-    case DTYPE_F32:
-    case DTYPE_I32:
-        return 4;
-    case DTYPE_I64:
-        return 8;
-    }
-    return 0;
 }
 
 const char *dtype_name(enum dtype d) {
@@ -107,51 +89,6 @@ static inline int64_t dim_size(const struct problem *p, char letter) {
         return p->C;
     default:
         return p->N + 1;
-    }
-}
-
-bool problem_is_empty(const struct problem *p) {
-    return p->B == 0 || p->T == 0 || p->HV == 0;
-}
-
-bool problem_has(const struct problem *p, enum operand o) {
-    return o != OPERAND_CU_SEQLENS || p->N >= 0;
-}
-
-/* On the way of each job, for each operand: so without the letters. */
-int problem_shape(const struct problem *p, enum operand o, int64_t shape[4]) {
-    shape[0] = p->B;
-    shape[1] = p->T;
-    shape[2] = o <= OPERAND_K ? p->H : p->HV;
-    shape[3] = p->K;
-    switch (o) {
-    case OPERAND_DAQK:
-    case OPERAND_DAKK:
-        shape[3] = p->C;
-        return 4;
-    case OPERAND_BETA:
-    case OPERAND_DB:
-    case OPERAND_DB_OUT:
-        return 3;
-    case OPERAND_CU_SEQLENS:
-        shape[0] = p->N + 1;
-        return 1;
-    default:
-        return 4;
-    }
-}
-
-enum dtype problem_dtype(const struct problem *p, enum operand o) {
-    switch (o) {
-    case OPERAND_Q:
-    case OPERAND_K:
-        return p->qk_dtype;
-    case OPERAND_BETA:
-        return p->beta_dtype;
-    case OPERAND_CU_SEQLENS:
-        return p->cu_dtype;
-    default:
-        return DTYPE_F32;
     }
 }
 

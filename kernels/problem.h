@@ -101,14 +101,49 @@ bool problem_from_tensors(struct problem *p, const struct operand_tensor tensors
 bool problem_check(const struct problem *p, char why[PROBLEM_WHY]);
 
 /* True if there is nothing to compute or copy: B, T or HV is 0. Operands then need no memory. */
-bool problem_is_empty(const struct problem *p);
+static inline bool problem_is_empty(const struct problem *p) {
+    return p->B == 0 || p->T == 0 || p->HV == 0;
+}
 
 /* True if operand o is part of the problem (cu_seqlens may not be). */
-bool problem_has(const struct problem *p, enum operand o);
+static inline bool problem_has(const struct problem *p, enum operand o) {
+    return o != OPERAND_CU_SEQLENS || p->N >= 0;
+}
 
 /* Dimensions of operand o: their number (4, 3 or 1), and their sizes in shape. */
-int problem_shape(const struct problem *p, enum operand o, int64_t shape[4]);
-enum dtype problem_dtype(const struct problem *p, enum operand o);
+static inline int problem_shape(const struct problem *p, enum operand o, int64_t shape[4]) {
+    shape[0] = o == OPERAND_CU_SEQLENS ? p->N + 1 : p->B;
+    shape[1] = p->T;
+    shape[2] = o <= OPERAND_K ? p->H : p->HV;
+    shape[3] = o == OPERAND_DAQK || o == OPERAND_DAKK ? p->C : p->K;
+    if (o == OPERAND_CU_SEQLENS)
+        return 1;
+    return o == OPERAND_BETA || o == OPERAND_DB || o == OPERAND_DB_OUT ? 3 : 4;
+}
+
+static inline enum dtype problem_dtype(const struct problem *p, enum operand o) {
+    if (o <= OPERAND_K)
+        return p->qk_dtype;
+    return o == OPERAND_BETA ? p->beta_dtype : o == OPERAND_CU_SEQLENS ? p->cu_dtype : DTYPE_F32;
+}
+
+/* The strides of a contiguous operand o, as in operand_view. */
+static inline void problem_contiguous(const struct problem *p, enum operand o, int64_t stride[3]) {
+    int64_t shape[4];
+    int ndim = problem_shape(p, o, shape);
+    int64_t width = ndim == 4 ? shape[3] : 1, row;
+    if (ndim == 1) {
+        stride[0] = stride[1] = stride[2] = 1;
+        return;
+    }
+    stride[2] = width;
+    /* an overflow is refused later, by problem_check, where it makes the extent too large */
+    if (__builtin_mul_overflow(width, shape[2], &row))
+        row = INT64_MAX;
+    stride[1] = row;
+    if (__builtin_mul_overflow(row, shape[1], &stride[0]))
+        stride[0] = INT64_MAX;
+}
 
 /* Bytes from the first to behind the last element of operand o, 0 if it has none, UINT64_MAX if beyond 2^62.
  */
@@ -117,9 +152,19 @@ uint64_t problem_extent(const struct problem *p, enum operand o);
 /* Bytes that the job must read and write at least: each input and output once, of dA the triangles' tiles. */
 uint64_t problem_traffic(const struct problem *p);
 
-bool operand_is_output(enum operand o);
+static inline bool operand_is_output(enum operand o) {
+    return o >= OPERAND_DQ_OUT && o <= OPERAND_DG_OUT;
+}
+
+/* 0 for a number that is no type. */
+static inline size_t dtype_size(enum dtype d) {
+    return d == DTYPE_I64                      ? 8
+           : d == DTYPE_F32 || d == DTYPE_I32  ? 4
+           : d == DTYPE_BF16 || d == DTYPE_F16 ? 2
+                                               : 0;
+}
+
 const char *operand_name(enum operand o);
-size_t dtype_size(enum dtype d);
 const char *dtype_name(enum dtype d);
 
 #ifdef __cplusplus

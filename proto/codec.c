@@ -139,14 +139,18 @@ static bool next_is_nil(const struct cursor *c) {
 }
 
 static void take_view(struct cursor *c, const struct problem *p, enum operand o, struct operand_view *v) {
-    int64_t shape[4];
-    int strides = problem_shape(p, o, shape) - 1;
-    struct cursor in = take_array(c, operand_name(o));
-    v->allocation = take_u64(&in, operand_name(o));
+    const char *name = operand_name(o);
+    struct cursor in = take_array(c, name);
+    v->allocation = take_u64(&in, name);
     v->allocation_size = 0;
-    v->offset = take_u64(&in, operand_name(o));
-    for (int i = 0; i < 3; i++)
-        v->stride[i] = i < strides ? take_int(&in, operand_name(o)) : 1;
+    v->offset = take_u64(&in, name);
+    problem_contiguous(p, o, v->stride);
+    if (in.next != in.end) {
+        int64_t shape[4];
+        int strides = problem_shape(p, o, shape) - 1;
+        for (int i = 0; i < strides; i++)
+            v->stride[i] = take_int(&in, name);
+    }
     join(c, &in);
 }
 
@@ -339,10 +343,22 @@ static void put_string(msgpack_packer *k, struct wire_string s, uint32_t max) {
     msgpack_pack_str_body(k, s.data, size);
 }
 
+/* Strides of dimensions of size 1 mean nothing. */
+static bool is_same_layout(const int64_t *a, const int64_t *b, const int64_t *shape, int strides) {
+    for (int i = 0; i < strides; i++) {
+        if (shape[i] != 1 && a[i] != b[i])
+            return false;
+    }
+    return true;
+}
+
 static void put_view(msgpack_packer *k, const struct problem *p, enum operand o) {
     const struct operand_view *v = &p->at[o];
-    int64_t shape[4];
+    int64_t shape[4], contiguous[3];
     int strides = problem_shape(p, o, shape) - 1;
+    problem_contiguous(p, o, contiguous);
+    if (is_same_layout(v->stride, contiguous, shape, strides))
+        strides = 0;
     put_array(k, 2 + (size_t)strides);
     put_uint(k, v->allocation);
     put_uint(k, v->offset);

@@ -15,7 +15,15 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
+
+/* Sanitizers keep memory that was freed. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
 
 static struct harness server;
 static struct raw client;
@@ -432,7 +440,8 @@ END_TEST
 
 /* Waits until the daemon knows of no client but the one that asks. */
 static void wait_for_clients_to_go(struct raw *raw) {
-    for (int i = 0; i < 10000; i++) {
+    time_t end = time(NULL) + 60;
+    while (time(NULL) < end) {
         if (ask_status(raw)->clients == 1)
             return;
     }
@@ -543,8 +552,8 @@ START_TEST(ten_thousand_connects_leave_nothing) {
     }
     ck_assert_int_eq(count_entries("/proc/%d/fd", server.pid), fds);
     ck_assert_int_eq(count_lines(server.pid, "maps"), maps);
-    ck_assert_msg(resident_kib(server.pid) <= kib + 64, "resident memory went from %ld to %ld KiB", kib,
-                  resident_kib(server.pid));
+    ck_assert_msg(SANITIZED || resident_kib(server.pid) <= kib + 64,
+                  "resident memory went from %ld to %ld KiB", kib, resident_kib(server.pid));
     ck_assert_uint_eq(ask_status(&client)->connections, 10001);
     close(fd);
 }

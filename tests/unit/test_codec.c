@@ -44,15 +44,20 @@ static void example_problem(struct problem *p) {
         struct operand_view *v = &p->at[o];
         v->allocation = 1;
         v->offset = offset;
-        int64_t stride = 1;
+        int64_t size = 1;
         for (int i = 0; i < 3; i++)
             v->stride[i] = 1;
         for (int i = ndim - 1; i >= 0; i--) {
             if (i < 3)
-                v->stride[i] = stride;
-            stride *= shape[i];
+                v->stride[i] = size;
+            size *= shape[i];
         }
-        uint64_t bytes = (uint64_t)stride * dtype_size(problem_dtype(p, o));
+        if (o == OPERAND_G) { /* every second row of a larger tensor */
+            v->stride[0] *= 2;
+            v->stride[1] *= 2;
+            size *= 2;
+        }
+        uint64_t bytes = (uint64_t)size * dtype_size(problem_dtype(p, o));
         offset += (bytes + 63) / 64 * 64;
         if (o == OPERAND_DG) /* cu_seqlens lies before the outputs */
             offset += 64;
