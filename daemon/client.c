@@ -457,13 +457,18 @@ static void dispatch(struct client *client, struct packet *packet) {
 
 bool client_read(struct client *client) {
     struct daemon *daemon = client->daemon;
-    int n = packet_receive_many(client->socket, daemon->batch, DAEMON_BATCH);
+    int n = packet_receive_many(client->socket, daemon->batch, client->burst);
     if (n < 0 && errno == EAGAIN)
         return false;
     if (n <= 0) {
         client_end(client, "its connection ended");
         return false;
     }
+    if (n < client->burst)
+        client->burst = n;
+    else
+        client->burst = 2 * n < DAEMON_BATCH ? 2 * n : DAEMON_BATCH;
+    uint64_t start = uv_hrtime();
     for (int i = 0; i < n; i++) {
         struct packet *packet = &daemon->batch[i];
         if (!client->ending && packet->size == 0)
@@ -472,6 +477,7 @@ bool client_read(struct client *client) {
             dispatch(client, packet);
         packet_close_fds(packet);
     }
+    __atomic_fetch_add(&client->busy_ns, uv_hrtime() - start, __ATOMIC_RELAXED);
     return !client->ending;
 }
 
@@ -564,6 +570,7 @@ void client_open(struct daemon *daemon, int socket) {
     client->uid = peer.uid;
     client->since = uv_hrtime();
     client->out_end = &client->out;
+    client->burst = 1;
     client->group = group;
     client->pidfd = open_pidfd(peer.pid);
     table_init(&client->streams, WIRE_STREAMS_MAX);

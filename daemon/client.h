@@ -29,6 +29,7 @@ struct client {
     int handles; /* open libuv handles */
     uv_poll_t poll, pid_poll;
     int watched; /* events that poll waits for */
+    int burst;   /* packets to ask for at once: as many as lately came at once */
     uv_timer_t hello_timer;
     struct outgoing *out, **out_end; /* packets that the socket did not take yet */
     struct group *group;

@@ -85,6 +85,7 @@ static void task_begin(struct pool_task *task) {
     task->grain = cost < SLICE_NS ? SLICE_NS / (cost > 0 ? cost : 1) : 1;
 }
 
+/* On the pool's threads. A job on the loop's thread is not timed by itself: the loop times whole batches. */
 static void task_run(struct pool_task *task, int64_t first, int64_t count, void *scratch) {
     struct job *job = job_of(task);
     uint64_t start = now_ns();
@@ -221,7 +222,7 @@ static void cpu_submit(struct queue *queue, struct job *job) {
     }
     task_begin(task);
     if (task->items > 0)
-        task_run(task, 0, task->items, queue->backend->scratch);
+        cpu_job_run(&task_of(job)->cpu, 0, task->items, queue->backend->scratch);
     task_end(task);
 }
 

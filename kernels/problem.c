@@ -311,8 +311,8 @@ static bool check_types(const struct problem *p, char why[PROBLEM_WHY]) {
 static bool check_view(const struct problem *p, enum operand o, struct layout *l, char why[PROBLEM_WHY]) {
     const struct operand_view *v = &p->at[o];
     const char *name = operands[o].name;
-    for (int i = 0; i < 3; i++) {
-        if (v->stride[i] < 0 && operands[o].dims[i] && operands[o].dims[i + 1])
+    for (int i = 0; i + 1 < operand_rank(o); i++) {
+        if (v->stride[i] < 0)
             return refuse(why, "%s: stride of dimension %d is %lld, but must not be negative", name, i,
                           (long long)v->stride[i]);
     }
@@ -348,12 +348,12 @@ bool problem_check(const struct problem *p, char why[PROBLEM_WHY]) {
 /* --- from tensors -------------------------------------------------------------------------------------- */
 
 static bool check_rank(enum operand o, const struct operand_tensor *t, char why[PROBLEM_WHY]) {
-    int ndim = (int)strlen(operands[o].dims);
+    int ndim = operand_rank(o);
+    if (t->ndim == ndim)
+        return true;
     if (t->ndim == 0)
         return refuse(why, "%s: is missing", operand_name(o));
-    if (t->ndim != ndim)
-        return refuse(why, "%s: has %d dimensions, but must have %d", operand_name(o), t->ndim, ndim);
-    return true;
+    return refuse(why, "%s: has %d dimensions, but must have %d", operand_name(o), t->ndim, ndim);
 }
 
 static bool check_shape(const struct problem *p, enum operand o, const struct operand_tensor *t,

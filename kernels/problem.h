@@ -110,15 +110,20 @@ static inline bool problem_has(const struct problem *p, enum operand o) {
     return o != OPERAND_CU_SEQLENS || p->N >= 0;
 }
 
-/* Dimensions of operand o: their number (4, 3 or 1), and their sizes in shape. */
+/* How many dimensions operand o has: 4, 3 or 1. */
+static inline int operand_rank(enum operand o) {
+    if (o == OPERAND_CU_SEQLENS)
+        return 1;
+    return o == OPERAND_BETA || o == OPERAND_DB || o == OPERAND_DB_OUT ? 3 : 4;
+}
+
+/* The sizes of operand o's dimensions. Returns their number. */
 static inline int problem_shape(const struct problem *p, enum operand o, int64_t shape[4]) {
     shape[0] = o == OPERAND_CU_SEQLENS ? p->N + 1 : p->B;
     shape[1] = p->T;
     shape[2] = o <= OPERAND_K ? p->H : p->HV;
     shape[3] = o == OPERAND_DAQK || o == OPERAND_DAKK ? p->C : p->K;
-    if (o == OPERAND_CU_SEQLENS)
-        return 1;
-    return o == OPERAND_BETA || o == OPERAND_DB || o == OPERAND_DB_OUT ? 3 : 4;
+    return operand_rank(o);
 }
 
 static inline enum dtype problem_dtype(const struct problem *p, enum operand o) {

@@ -33,7 +33,10 @@ static int buffer_write(void *data, const char *bytes, size_t size) {
         codec->overflow = true;
         return -1;
     }
-    memcpy(codec->buffer + codec->size, bytes, size);
+    if (size == 1) /* most are */
+        codec->buffer[codec->size] = *bytes;
+    else
+        memcpy(codec->buffer + codec->size, bytes, size);
     codec->size += size;
     return 0;
 }

@@ -140,7 +140,7 @@ struct wire_status_client {
     uint64_t age_ns;
     uint64_t streams, buffers, buffer_bytes;
     uint64_t jobs_queued, jobs_done, jobs_failed;
-    uint64_t busy_ns; /* thread time spent on its jobs */
+    uint64_t busy_ns; /* thread time spent on its packets and jobs */
 };
 
 struct wire_status_reply {

@@ -290,6 +290,30 @@ START_TEST(bad_jobs_fail_alone) {
 }
 END_TEST
 
+/* What lies in the socket at once must not matter: all sizes up to well beyond what the daemon reads at once.
+ */
+START_TEST(bursts_of_any_size_are_served) {
+    struct timeline *timeline;
+    struct problem p;
+    uint64_t size, stream = raw_stream(&client, &timeline), ticket = 0;
+    int fd = raw_memfd(65536);
+    raw_problem(&p, 3, 1, 16, raw_buffer(&client, 65536, fd), &size);
+    close(fd);
+    for (int round = 0; round < 200; round++) {
+        int burst = 1 + round * 7 % 61;
+        kill(server.pid, SIGSTOP);
+        for (int i = 0; i < burst; i++)
+            raw_submit(&client, stream, ++ticket, &p);
+        kill(server.pid, SIGCONT);
+        ck_assert_int_eq(raw_wait(timeline, ticket), WIRE_OK);
+    }
+    struct wire_status_reply *status = ask_status(&client);
+    ck_assert_uint_eq(status->jobs_done, ticket);
+    ck_assert_uint_eq(status->jobs_failed, 0);
+    timeline_unmap(timeline);
+}
+END_TEST
+
 START_TEST(another_clients_buffer_is_not_found) {
     struct raw other;
     struct timeline *timeline;
@@ -691,6 +715,7 @@ int main(void) {
     tcase_add_test(c, an_unknown_device_is_refused);
     tcase_add_test(c, limits_of_a_connection_are_told);
     tcase_add_test(c, bad_jobs_fail_alone);
+    tcase_add_test(c, bursts_of_any_size_are_served);
     tcase_add_test(c, another_clients_buffer_is_not_found);
     tcase_add_test(c, ids_end_with_their_objects);
     tcase_add_test(c, tickets_out_of_order_close_the_connection);
