@@ -1,0 +1,238 @@
+/*
+ * main.c - kdactl: looks at a daemon, and sends it jobs from files.
+ *
+ * Whatever --spawn started and whatever file is half written is undone at the end, a signal included.
+ */
+#include "client/kdactl/kdactl.h"
+#include "client/kdactl/output.h"
+#include "client/kdactl/spawn.h"
+
+#include <getopt.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char help[] =
+    "Usage: kdactl [OPTION]... COMMAND [ARGUMENT]...\n"
+    "Look at a running kdad, and send it KDA intra-chunk backward jobs from safetensors files.\n"
+    "\n"
+    "  run IN OUT             compute the job in file IN; write dq, dk, db and dg (float32) to file OUT\n"
+    "  run --out-dir DIR IN...\n"
+    "                         the same for many files; DIR, made if it is missing, gets one of each name\n"
+    "  check CASE...          compute each case, compare with the float64 results ref.dq, ref.dk, ref.db "
+    "and\n"
+    "                         ref.dg in its file, and print the errors; the answer is no if one is above "
+    "2e-6\n"
+    "  status [--json]        what the daemon does, and for whom\n"
+    "  ping                   connect, and tell the daemon's version and how long it took\n"
+    "  bench [--json]         time jobs through the daemon, against a memory copy\n"
+    "\n"
+    "  --socket PATH          the daemon's socket; default $KDAD_SOCKET, else\n"
+    "                         $XDG_RUNTIME_DIR/kdad/kdad.sock, else /run/kdad/kdad.sock\n"
+    "  --spawn                start a private kdad (cpu backend) for this one call\n"
+    "  --json                 print JSON\n"
+    "  --out-dir DIR          see run\n"
+    "  --version              print the version\n"
+    "  --help                 print this\n"
+    "\n"
+    "A file of a job has q, k, g, beta, dAqk, dAkk, dq, dk, db, dg and perhaps cu_seqlens, and in its "
+    "metadata\n"
+    "chunk_size (else it is dAqk's last dimension) and perhaps safe_gate.\n"
+    "\n"
+    "Exit codes: 0 done; 1 the answer is no; 2 wrong usage or a bad file; 3 no daemon.\n";
+
+enum {
+    TAKES_JSON = 1,
+    TAKES_OUT_DIR = 2,
+};
+
+static const struct command {
+    const char *name;
+    enum exit_code (*run)(const struct options *);
+    unsigned takes;
+    int least, most; /* arguments; most -1: any number */
+} commands[] = {
+    {"run", command_run, TAKES_OUT_DIR, 1, -1},   {"check", command_check, 0, 1, -1},
+    {"status", command_status, TAKES_JSON, 0, 0}, {"ping", command_ping, 0, 0, 0},
+    {"bench", command_bench, TAKES_JSON, 0, 0},
+};
+
+enum { OPTION_SOCKET = 1, OPTION_SPAWN, OPTION_JSON, OPTION_OUT_DIR, OPTION_VERSION, OPTION_HELP };
+
+static const struct option table[] = {
+    {"socket", required_argument, NULL, OPTION_SOCKET},
+    {"spawn", no_argument, NULL, OPTION_SPAWN},
+    {"json", no_argument, NULL, OPTION_JSON},
+    {"out-dir", required_argument, NULL, OPTION_OUT_DIR},
+    {"version", no_argument, NULL, OPTION_VERSION},
+    {"help", no_argument, NULL, OPTION_HELP},
+    {NULL, 0, NULL, 0},
+};
+
+void complain(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("kdactl: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+}
+
+enum exit_code exit_code_of(kdad_status status) {
+    switch (status) {
+    case KDAD_OK:
+        return EXIT_DONE;
+    case KDAD_INVALID:
+    case KDAD_BAD_DATA:
+        return EXIT_BAD_INPUT;
+    case KDAD_NO_DAEMON:
+    case KDAD_DAEMON_LOST:
+    case KDAD_TIMEOUT:
+        return EXIT_NO_DAEMON;
+    default:
+        return EXIT_NO;
+    }
+}
+
+enum exit_code graver(enum exit_code a, enum exit_code b) {
+    return a > b ? a : b;
+}
+
+enum exit_code complain_of_library(const char *about, kdad_status status) {
+    if (about)
+        complain("%s: %s", about, kdad_error());
+    else
+        complain("%s", kdad_error());
+    return exit_code_of(status);
+}
+
+enum exit_code open_connection(const struct options *options, struct kdad_connection **connection) {
+    kdad_status status = kdad_connect(options->socket, KDAD_DEFAULT_TIMEOUT, connection);
+    return status == KDAD_OK ? EXIT_DONE : complain_of_library(NULL, status);
+}
+
+enum exit_code open_stream(const struct options *options, struct kdad_connection **connection,
+                           struct kdad_stream **stream) {
+    enum exit_code code = open_connection(options, connection);
+    if (code != EXIT_DONE)
+        return code;
+    kdad_status status = kdad_stream_open(*connection, NULL, stream);
+    if (status == KDAD_OK)
+        return EXIT_DONE;
+    code = complain_of_library(NULL, status);
+    kdad_disconnect(*connection);
+    return code;
+}
+
+/* The library's threads take no signals: this runs on the main thread. */
+static void on_signal(int number) {
+    output_abandon();
+    spawn_stop();
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void catch_signals(void) {
+    static const int numbers[] = {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM};
+    struct sigaction action = {.sa_handler = on_signal};
+    sigfillset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct sigaction before;
+        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(numbers[i], &action, NULL);
+    }
+}
+
+static enum exit_code wrong_usage(void) {
+    fputs("Try 'kdactl --help'.\n", stderr);
+    return EXIT_BAD_INPUT;
+}
+
+static const struct command *find_command(const char *name) {
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+/* Returns the command, or NULL with an exit code. */
+static const struct command *parse(int argc, char **argv, struct options *options, enum exit_code *code) {
+    *code = EXIT_DONE;
+    int option;
+    while ((option = getopt_long(argc, argv, "", table, NULL)) != -1) {
+        switch (option) {
+        case OPTION_SOCKET:
+            options->socket = optarg;
+            break;
+        case OPTION_SPAWN:
+            options->spawn = true;
+            break;
+        case OPTION_JSON:
+            options->json = true;
+            break;
+        case OPTION_OUT_DIR:
+            options->out_dir = optarg;
+            break;
+        case OPTION_VERSION:
+            printf("kdactl %s\n", KDAD_VERSION);
+            return NULL;
+        case OPTION_HELP:
+            fputs(help, stdout);
+            return NULL;
+        default:
+            *code = wrong_usage();
+            return NULL;
+        }
+    }
+    *code = EXIT_BAD_INPUT;
+    const struct command *command = optind < argc ? find_command(argv[optind]) : NULL;
+    if (optind == argc)
+        complain("a command is missing");
+    else if (!command)
+        complain("there is no command '%s'", argv[optind]);
+    options->arguments = argv + optind + 1;
+    options->count = argc - optind - 1;
+    if (command && options->json && !(command->takes & TAKES_JSON)) {
+        complain("%s takes no --json", command->name);
+        command = NULL;
+    } else if (command && options->out_dir && !(command->takes & TAKES_OUT_DIR)) {
+        complain("%s takes no --out-dir", command->name);
+        command = NULL;
+    } else if (command && options->spawn && options->socket) {
+        complain("--spawn starts a daemon on a socket of its own: it goes with no --socket");
+        command = NULL;
+    } else if (command && options->count < command->least) {
+        complain("%s: a file is missing", command->name);
+        command = NULL;
+    } else if (command && command->most >= 0 && options->count > command->most) {
+        complain("%s: unexpected argument '%s'", command->name, options->arguments[command->most]);
+        command = NULL;
+    }
+    if (!command)
+        wrong_usage();
+    return command;
+}
+
+int main(int argc, char **argv) {
+    struct options options = {0};
+    enum exit_code code;
+    const struct command *command = parse(argc, argv, &options, &code);
+    if (!command)
+        return code;
+    catch_signals();
+    if (options.spawn) {
+        options.socket = spawn_start();
+        if (!options.socket)
+            return EXIT_NO_DAEMON;
+    }
+    code = command->run(&options);
+    spawn_stop();
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        complain("standard output cannot be written");
+        code = graver(code, EXIT_NO);
+    }
+    return code;
+}
