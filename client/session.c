@@ -420,7 +420,7 @@ void session_reply_free(struct session_reply *reply) {
 kdad_status session_register(struct session *s, int fd, size_t size, int64_t deadline, uint64_t *buffer) {
     struct wire_message request = {.opcode = WIRE_REGISTER};
     struct session_reply reply;
-    request.reg = (struct wire_register){WIRE_BUFFER_HOST, size};
+    request.reg = (struct wire_register){.kind = WIRE_BUFFER_HOST, .size = size};
     kdad_status status = session_request(s, &request, &fd, 1, deadline, &reply);
     if (status != KDAD_OK)
         return status;

@@ -1,8 +1,10 @@
 /*
  * backend.h - what the daemon asks of a backend: to map clients' memory, and to run their jobs in order.
  *
- * The daemon knows no kernel and no device but through this table. All functions are called on the loop's
- * thread. job_end (job.h) is the backend's answer to submit: on any thread, or from inside submit.
+ * The daemon knows no kernel and no device but through this table. It may have several backends: a stream
+ * belongs to the one that serves its device, a buffer to the one that maps its kind. All functions are called
+ * on the loop's thread where nothing else is said. job_end (job.h) is the backend's answer to submit: on any
+ * thread, or from inside submit.
  */
 #ifndef DAEMON_BACKEND_H
 #define DAEMON_BACKEND_H
@@ -10,17 +12,32 @@
 #include "proto/timeline.h"
 #include "proto/wire.h"
 
-struct backend; /* the device and its threads */
-struct group;   /* a client, to the backend's scheduler */
-struct queue;   /* a stream */
-struct job;     /* daemon/job.h */
+enum { BACKENDS_MAX = 2 };
+
+struct job; /* daemon/job.h */
 struct options;
+
+/* What backends embed, first, in structs of their own. */
+struct backend { /* its devices and threads */
+    const struct backend_ops *ops;
+};
+
+struct group { /* a client, to the backend's scheduler */
+    struct backend *backend;
+};
+
+struct queue { /* a stream */
+    struct group *group;
+    const char *device; /* its name, the backend's own string: equal for equal devices */
+};
 
 /* Memory of a client, mapped. */
 struct mapping {
-    void *address;          /* what kernels get: a host or device address */
-    uint64_t size;          /* bytes, true ones */
-    uint64_t device, inode; /* identity: equal for two mappings only if they share memory */
+    uint64_t address;     /* what kernels get: a host or device address */
+    uint64_t size;        /* bytes, true ones */
+    const char *device;   /* as in queue: where it lies */
+    uint64_t identity[2]; /* equal for two mappings only if they share memory */
+    void *handle;         /* the backend's own */
 };
 
 struct backend_ops {
@@ -35,10 +52,14 @@ struct backend_ops {
     const char *(*detail)(const struct backend *backend);
     uint32_t (*threads)(const struct backend *backend);
 
-    /* Maps what a client registers. Takes no ownership of fd. */
-    enum wire_status (*map)(struct backend *backend, uint32_t kind, uint64_t size, int fd,
-                            struct mapping *mapping, char why[PROBLEM_WHY]);
-    void (*unmap)(struct mapping *mapping); /* on any thread */
+    /* True if streams of that device, or buffers of that kind, are this backend's. */
+    bool (*serves)(const struct backend *backend, struct wire_string device);
+    bool (*maps)(const struct backend *backend, uint32_t kind);
+
+    /* Maps what a client registers. Takes no ownership of descriptors. */
+    enum wire_status (*map)(struct backend *backend, const struct wire_register *request, const int *fds,
+                            int fd_count, struct mapping *mapping, char why[PROBLEM_WHY]);
+    void (*unmap)(struct backend *backend, struct mapping *mapping); /* on any thread */
 
     struct group *(*group_open)(struct backend *backend); /* NULL: out of memory */
     void (*group_close)(struct group *group);             /* its queues are closed */
@@ -55,8 +76,6 @@ struct backend_ops {
 };
 
 extern const struct backend_ops cpu_backend;
-
-/* The table for a name ("auto", "cpu", "cuda"); NULL with a sentence in why if this build lacks it. */
-const struct backend_ops *backend_find(const char *name, char why[PROBLEM_WHY]);
+extern const struct backend_ops cuda_backend; /* in builds with CUDA */
 
 #endif

@@ -3,21 +3,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum wire_status buffer_open(const struct backend_ops *ops, struct backend *backend,
-                             const struct wire_register *request, int fd, struct buffer **buffer,
-                             char why[PROBLEM_WHY]) {
+enum wire_status buffer_open(struct backend *backend, const struct wire_register *request, const int *fds,
+                             int fd_count, struct buffer **buffer, char why[PROBLEM_WHY]) {
     struct buffer *b = calloc(1, sizeof *b);
     if (!b) {
         snprintf(why, PROBLEM_WHY, "buffer: the daemon is out of memory");
         return WIRE_NO_MEMORY;
     }
-    enum wire_status status = ops->map(backend, request->kind, request->size, fd, &b->mapping, why);
+    enum wire_status status = backend->ops->map(backend, request, fds, fd_count, &b->mapping, why);
     if (status != WIRE_OK) {
         free(b);
         return status;
     }
     b->holders = 1;
-    b->ops = ops;
+    b->backend = backend;
     *buffer = b;
     return WIRE_OK;
 }
@@ -29,6 +28,6 @@ void buffer_hold(struct buffer *buffer) {
 void buffer_drop(struct buffer *buffer) {
     if (!buffer || __atomic_fetch_sub(&buffer->holders, 1, __ATOMIC_ACQ_REL) != 1)
         return;
-    buffer->ops->unmap(&buffer->mapping);
+    buffer->backend->ops->unmap(buffer->backend, &buffer->mapping);
     free(buffer);
 }

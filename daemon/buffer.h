@@ -11,15 +11,14 @@
 
 struct buffer {
     uint32_t holders; /* atomic */
-    const struct backend_ops *ops;
+    struct backend *backend;
     struct mapping mapping;
     uint64_t allocation; /* equal for two buffers of a client only if they map the same memory */
 };
 
 /* Maps memory for a client. On WIRE_OK the caller holds the buffer. */
-enum wire_status buffer_open(const struct backend_ops *ops, struct backend *backend,
-                             const struct wire_register *request, int fd, struct buffer **buffer,
-                             char why[PROBLEM_WHY]);
+enum wire_status buffer_open(struct backend *backend, const struct wire_register *request, const int *fds,
+                             int fd_count, struct buffer **buffer, char why[PROBLEM_WHY]);
 
 void buffer_hold(struct buffer *buffer);
 void buffer_drop(struct buffer *buffer); /* NULL is allowed */

@@ -35,6 +35,13 @@ static void drop_outgoing(struct client *client) {
     free(o);
 }
 
+static void close_groups(struct client *client) {
+    for (int i = 0; i < BACKENDS_MAX; i++) {
+        if (client->groups[i])
+            client->groups[i]->backend->ops->group_close(client->groups[i]);
+    }
+}
+
 /* Frees a client that is ending once its handles are closed and its jobs have ended. */
 static void free_if_done(struct client *client) {
     struct daemon *daemon = client->daemon;
@@ -49,8 +56,7 @@ static void free_if_done(struct client *client) {
     daemon->jobs_done += client->jobs_done;
     daemon->jobs_failed += client->jobs_failed;
     daemon->busy_ns += client->busy_ns;
-    if (client->group)
-        daemon->ops->group_close(client->group);
+    close_groups(client);
     table_free(&client->streams);
     table_free(&client->buffers);
     close(client->socket);
@@ -210,11 +216,21 @@ static void on_hello(struct client *client, const struct wire_message *request) 
         .major = WIRE_MAJOR,
         .minor = WIRE_MINOR,
         .version = wire_string(KDAD_VERSION),
-        .backend = wire_string(daemon->ops->name),
+        .backend = wire_string(daemon->backends[0]->ops->name),
         .streams_max = WIRE_STREAMS_MAX,
         .buffers_max = WIRE_BUFFERS_MAX,
     };
     send_message(client, m, -1);
+}
+
+/* The group of the backend that serves a device; NULL if none does. */
+static struct group *find_group(const struct client *client, struct wire_string device) {
+    for (int i = 0; i < client->daemon->backend_count; i++) {
+        struct backend *backend = client->daemon->backends[i];
+        if (backend->ops->serves(backend, device))
+            return client->groups[i];
+    }
+    return NULL;
 }
 
 static void on_stream_open(struct client *client, const struct wire_message *request) {
@@ -229,15 +245,21 @@ static void on_stream_open(struct client *client, const struct wire_message *req
         reply_error(client, id, WIRE_LIMIT, why);
         return;
     }
-    enum wire_status status =
-        stream_open(client, daemon->ops, client->group, request->stream_open.device, &stream, &fd, why);
+    struct group *group = find_group(client, request->stream_open.device);
+    if (!group) {
+        snprintf(why, sizeof why, "stream: device is '%.*s', which this daemon does not serve",
+                 (int)request->stream_open.device.size, request->stream_open.device.data);
+        reply_error(client, id, WIRE_UNSUPPORTED, why);
+        return;
+    }
+    enum wire_status status = stream_open(client, group, request->stream_open.device, &stream, &fd, why);
     if (status != WIRE_OK) {
         reply_error(client, id, status, why);
         return;
     }
     stream->id = table_add(&client->streams, stream);
     if (stream->id == 0) {
-        stream_close(stream, daemon->ops);
+        stream_close(stream);
         close(fd);
         reply_error(client, id, WIRE_NO_MEMORY, "stream: the daemon is out of memory");
         return;
@@ -252,7 +274,7 @@ static void on_stream_open(struct client *client, const struct wire_message *req
 /* Frees a closing stream if its jobs have ended, and answers who asked for it. */
 static void settle_stream(struct client *client, struct stream *stream) {
     uint64_t id = stream->id, request = stream->close_request;
-    if (!stream_close(stream, client->daemon->ops))
+    if (!stream_close(stream))
         return;
     table_remove(&client->streams, id);
     if (request == 0 || client->ending)
@@ -278,10 +300,19 @@ static void on_stream_close(struct client *client, const struct wire_message *re
 static uint64_t allocation_id(struct client *client, const struct mapping *mapping) {
     const struct buffer *other;
     for (uint32_t at = 0; (other = table_next(&client->buffers, &at, NULL));) {
-        if (other->mapping.device == mapping->device && other->mapping.inode == mapping->inode)
+        if (other->mapping.device == mapping->device &&
+            memcmp(other->mapping.identity, mapping->identity, sizeof mapping->identity) == 0)
             return other->allocation;
     }
     return ++client->daemon->allocations;
+}
+
+static struct backend *find_mapper(const struct daemon *daemon, uint32_t kind) {
+    for (int i = 0; i < daemon->backend_count; i++) {
+        if (daemon->backends[i]->ops->maps(daemon->backends[i], kind))
+            return daemon->backends[i];
+    }
+    return NULL;
 }
 
 static void on_register(struct client *client, const struct wire_message *request, struct packet *packet) {
@@ -289,9 +320,10 @@ static void on_register(struct client *client, const struct wire_message *reques
     struct buffer *buffer;
     char why[PROBLEM_WHY];
     uint64_t id = request->id;
-    if (packet->fd_count != 1) {
-        client_fail(client, WIRE_PROTOCOL, "broke the protocol", "REGISTER: came with %d descriptors, not 1",
-                    packet->fd_count);
+    int expected = request->reg.kind == WIRE_BUFFER_CUDA_IPC ? 0 : 1;
+    if (packet->fd_count != expected) {
+        client_fail(client, WIRE_PROTOCOL, "broke the protocol", "REGISTER: came with %d descriptors, not %d",
+                    packet->fd_count, expected);
         return;
     }
     if (client->buffers.count == client->buffers.limit) {
@@ -300,8 +332,14 @@ static void on_register(struct client *client, const struct wire_message *reques
         reply_error(client, id, WIRE_LIMIT, why);
         return;
     }
+    struct backend *backend = find_mapper(daemon, request->reg.kind);
+    if (!backend) {
+        snprintf(why, sizeof why, "buffer: kind is %u, which this daemon does not map", request->reg.kind);
+        reply_error(client, id, WIRE_UNSUPPORTED, why);
+        return;
+    }
     enum wire_status status =
-        buffer_open(daemon->ops, daemon->backend, &request->reg, packet->fds[0], &buffer, why);
+        buffer_open(backend, &request->reg, packet->fds, packet->fd_count, &buffer, why);
     if (status != WIRE_OK) {
         reply_error(client, id, status, why);
         return;
@@ -338,6 +376,7 @@ static void on_release(struct client *client, const struct wire_message *request
 /* Finds a job's buffers and holds them; checks the problem with their true sizes; fills in addresses. */
 static void resolve(struct client *client, struct job *job) {
     struct problem *p = &job->problem;
+    const char *device = job->stream->queue->device;
     const struct buffer *last = NULL;
     uint64_t last_id = 0;
     if (!problem_is_empty(p)) {
@@ -357,9 +396,14 @@ static void resolve(struct client *client, struct job *job) {
                 last = buffer;
                 last_id = v->allocation;
             }
+            if (last->mapping.device != device) {
+                job_refuse(job, WIRE_INVALID, "%s: lies on %s, but its stream is on %s", operand_name(o),
+                           last->mapping.device, device);
+                return;
+            }
             v->allocation = last->allocation;
             v->allocation_size = last->mapping.size;
-            job->address[o] = (char *)last->mapping.address + v->offset;
+            job->address[o] = last->mapping.address + v->offset;
         }
     }
     if (!problem_check(p, job->why))
@@ -367,7 +411,6 @@ static void resolve(struct client *client, struct job *job) {
 }
 
 static void on_submit(struct client *client, const struct wire_submit *submit) {
-    struct daemon *daemon = client->daemon;
     struct stream *stream = table_find(&client->streams, submit->stream);
     if (!stream || stream->closing) {
         client_job_error(client, submit->stream, submit->ticket, WIRE_NOT_FOUND,
@@ -384,7 +427,8 @@ static void on_submit(struct client *client, const struct wire_submit *submit) {
                     "SUBMIT: %d jobs of the stream are in flight", WIRE_STREAM_SLOTS);
         return;
     }
-    struct job *job = job_new(stream, submit->ticket, daemon->ops->job_size);
+    const struct backend_ops *ops = stream->queue->group->backend->ops;
+    struct job *job = job_new(stream, submit->ticket, ops->job_size);
     if (!job) {
         client_fail(client, WIRE_NO_MEMORY, "out of memory", "SUBMIT: the daemon is out of memory");
         return;
@@ -396,7 +440,7 @@ static void on_submit(struct client *client, const struct wire_submit *submit) {
         resolve(client, job);
     else
         job_refuse(job, WIRE_UNSUPPORTED, "job: operation %u is not known", submit->operation);
-    daemon->ops->submit(stream->queue, job);
+    ops->submit(stream->queue, job);
 }
 
 static void on_status(struct client *client, const struct wire_message *request) {
@@ -550,16 +594,25 @@ static int open_pidfd(pid_t pid) {
     return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
+static bool open_groups(struct daemon *daemon, struct client *client) {
+    for (int i = 0; i < daemon->backend_count; i++) {
+        client->groups[i] = daemon->backends[i]->ops->group_open(daemon->backends[i]);
+        if (!client->groups[i])
+            return false;
+    }
+    return true;
+}
+
 void client_open(struct daemon *daemon, int socket) {
     struct ucred peer;
     socklen_t size = sizeof peer;
     struct client *client = calloc(1, sizeof *client);
-    struct group *group = client ? daemon->ops->group_open(daemon->backend) : NULL;
-    if (!group || getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 ||
+    if (!client || !open_groups(daemon, client) ||
+        getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 ||
         uv_poll_init(&daemon->loop, &client->poll, socket) < 0) {
         log_event(LOG_WARNING, "refused", "reason=\"out of memory\"");
-        if (group)
-            daemon->ops->group_close(group);
+        if (client)
+            close_groups(client);
         free(client);
         close(socket);
         return;
@@ -571,7 +624,6 @@ void client_open(struct daemon *daemon, int socket) {
     client->since = uv_hrtime();
     client->out_end = &client->out;
     client->burst = 1;
-    client->group = group;
     client->pidfd = open_pidfd(peer.pid);
     table_init(&client->streams, WIRE_STREAMS_MAX);
     table_init(&client->buffers, WIRE_BUFFERS_MAX);

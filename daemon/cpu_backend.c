@@ -28,18 +28,22 @@
 #define INLINE_NS 5000
 #define INLINE_SEQUENCES 64
 
-struct backend {
+static const char device_name[] = "cpu";
+
+struct cpu_backend {
+    struct backend base;
     struct pool *pool;
     void *scratch; /* of jobs that run on the loop's thread */
 };
 
-struct group {
-    struct backend *backend;
+struct cpu_group {
+    struct group base;
     struct pool_group pool;
 };
 
-struct queue {
-    struct backend *backend;
+struct cpu_queue {
+    struct queue base;
+    struct pool *pool;
     struct pool_lane lane;
 };
 
@@ -74,9 +78,12 @@ static void task_begin(struct pool_task *task) {
     own->begun = false;
     if (!job_runnable(job) || problem_is_empty(&job->problem))
         return;
-    if (!cpu_job_begin(&own->cpu, &job->problem, job->address, job->why)) {
+    void *data[OPERAND_COUNT];
+    for (enum operand o = 0; o < OPERAND_COUNT; o++)
+        data[o] = (void *)(uintptr_t)job->address[o];
+    if (!cpu_job_begin(&own->cpu, &job->problem, data, job->why)) {
         job->status = WIRE_BAD_DATA;
-        cpu_job_copy_through(&job->problem, job->address);
+        cpu_job_copy_through(&job->problem, data);
         return;
     }
     own->begun = true;
@@ -103,25 +110,27 @@ static void task_end(struct pool_task *task) {
 /* --- the table ----------------------------------------------------------------------------------------- */
 
 static void cpu_close(struct backend *backend) {
-    pool_stop(backend->pool);
-    free(backend->scratch);
-    free(backend);
+    struct cpu_backend *cpu = (struct cpu_backend *)backend;
+    pool_stop(cpu->pool);
+    free(cpu->scratch);
+    free(cpu);
 }
 
 static struct backend *cpu_open(const struct options *options, void (*idle)(void *argument), void *argument,
                                 char why[PROBLEM_WHY]) {
-    struct backend *backend = calloc(1, sizeof *backend);
-    if (backend && posix_memalign(&backend->scratch, 64, cpu_scratch_size()) != 0)
-        backend->scratch = NULL;
-    if (backend && backend->scratch)
-        backend->pool = pool_start(options->threads, cpu_scratch_size(), idle, argument);
-    if (!backend || !backend->pool) {
+    struct cpu_backend *cpu = calloc(1, sizeof *cpu);
+    if (cpu && posix_memalign(&cpu->scratch, 64, cpu_scratch_size()) != 0)
+        cpu->scratch = NULL;
+    if (cpu && cpu->scratch)
+        cpu->pool = pool_start(options->threads, cpu_scratch_size(), idle, argument);
+    if (!cpu || !cpu->pool) {
         snprintf(why, PROBLEM_WHY, "backend cpu: cannot start its threads: %s", strerror(errno));
-        if (backend)
-            cpu_close(backend);
+        if (cpu)
+            cpu_close(&cpu->base);
         return NULL;
     }
-    return backend;
+    cpu->base.ops = &cpu_backend;
+    return &cpu->base;
 }
 
 static const char *cpu_detail(const struct backend *backend) {
@@ -130,7 +139,18 @@ static const char *cpu_detail(const struct backend *backend) {
 }
 
 static uint32_t cpu_threads(const struct backend *backend) {
-    return (uint32_t)pool_threads(backend->pool);
+    return (uint32_t)pool_threads(((const struct cpu_backend *)backend)->pool);
+}
+
+static bool cpu_serves(const struct backend *backend, struct wire_string device) {
+    (void)backend;
+    return device.size == 0 ||
+           (device.size == strlen(device_name) && memcmp(device.data, device_name, device.size) == 0);
+}
+
+static bool cpu_maps(const struct backend *backend, uint32_t kind) {
+    (void)backend;
+    return kind == WIRE_BUFFER_HOST;
 }
 
 __attribute__((format(printf, 3, 4))) static enum wire_status
@@ -142,14 +162,14 @@ refuse(char why[PROBLEM_WHY], enum wire_status status, const char *format, ...) 
     return status;
 }
 
-static enum wire_status cpu_map(struct backend *backend, uint32_t kind, uint64_t size, int fd,
-                                struct mapping *mapping, char why[PROBLEM_WHY]) {
+static enum wire_status cpu_map(struct backend *backend, const struct wire_register *request, const int *fds,
+                                int fd_count, struct mapping *mapping, char why[PROBLEM_WHY]) {
     (void)backend;
+    (void)fd_count; /* is 1 */
+    int fd = fds[0];
+    uint64_t size = request->size;
     struct stat st;
     struct statfs fs;
-    if (kind != WIRE_BUFFER_HOST)
-        return refuse(why, WIRE_UNSUPPORTED, "buffer: kind %u, but the cpu backend maps only host memory",
-                      kind);
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || fstatfs(fd, &fs) < 0 || fstat(fd, &st) < 0 || fs.f_type != TMPFS_MAGIC)
         return refuse(why, WIRE_INVALID, "buffer: the descriptor is not a memfd of ordinary pages");
@@ -166,19 +186,21 @@ static enum wire_status cpu_map(struct backend *backend, uint32_t kind, uint64_t
     if (address == MAP_FAILED)
         return refuse(why, errno == ENOMEM ? WIRE_NO_MEMORY : WIRE_INVALID, "buffer: cannot be mapped: %s",
                       strerror(errno));
-    *mapping = (struct mapping){address, size, st.st_dev, st.st_ino};
+    *mapping = (struct mapping){(uintptr_t)address, size, device_name, {st.st_dev, st.st_ino}, NULL};
     return WIRE_OK;
 }
 
-static void cpu_unmap(struct mapping *mapping) {
-    munmap(mapping->address, mapping->size);
+static void cpu_unmap(struct backend *backend, struct mapping *mapping) {
+    (void)backend;
+    munmap((void *)(uintptr_t)mapping->address, mapping->size);
 }
 
 static struct group *cpu_group_open(struct backend *backend) {
-    struct group *group = calloc(1, sizeof *group);
-    if (group)
-        group->backend = backend;
-    return group;
+    struct cpu_group *group = calloc(1, sizeof *group);
+    if (!group)
+        return NULL;
+    group->base.backend = backend;
+    return &group->base;
 }
 
 static void cpu_group_close(struct group *group) {
@@ -187,22 +209,22 @@ static void cpu_group_close(struct group *group) {
 
 static enum wire_status cpu_queue_open(struct group *group, struct wire_string device, struct queue **queue,
                                        char why[PROBLEM_WHY]) {
-    if (device.size != 0 && !(device.size == 3 && memcmp(device.data, "cpu", 3) == 0))
-        return refuse(why, WIRE_UNSUPPORTED, "stream: device is '%.*s', but this daemon serves only 'cpu'",
-                      (int)device.size, device.data);
-    struct queue *q = calloc(1, sizeof *q);
+    struct cpu_queue *q = calloc(1, sizeof *q);
+    (void)device; /* is this one: serves has said so */
     if (!q)
         return refuse(why, WIRE_NO_MEMORY, "stream: the daemon is out of memory");
-    q->backend = group->backend;
-    q->lane.group = &group->pool;
-    *queue = q;
+    q->base = (struct queue){group, device_name};
+    q->pool = ((struct cpu_backend *)group->backend)->pool;
+    q->lane.group = &((struct cpu_group *)group)->pool;
+    *queue = &q->base;
     return WIRE_OK;
 }
 
 static bool cpu_queue_close(struct queue *queue) {
-    if (!pool_lane_close(queue->backend->pool, &queue->lane))
+    struct cpu_queue *q = (struct cpu_queue *)queue;
+    if (!pool_lane_close(q->pool, &q->lane))
         return false;
-    free(queue);
+    free(q);
     return true;
 }
 
@@ -212,17 +234,19 @@ static bool is_small(const struct problem *p) {
 }
 
 static void cpu_submit(struct queue *queue, struct job *job) {
+    struct cpu_queue *q = (struct cpu_queue *)queue;
     struct pool_task *task = &task_of(job)->task;
     task->begin = task_begin;
     task->run = task_run;
     task->end = task_end;
-    if (!pool_lane_idle(&queue->lane) || (job->status == WIRE_OK && !is_small(&job->problem))) {
-        pool_submit(queue->backend->pool, &queue->lane, task);
+    if (!pool_lane_idle(&q->lane) || (job->status == WIRE_OK && !is_small(&job->problem))) {
+        pool_submit(q->pool, &q->lane, task);
         return;
     }
     task_begin(task);
     if (task->items > 0)
-        cpu_job_run(&task_of(job)->cpu, 0, task->items, queue->backend->scratch);
+        cpu_job_run(&task_of(job)->cpu, 0, task->items,
+                    ((struct cpu_backend *)queue->group->backend)->scratch);
     task_end(task);
 }
 
@@ -233,6 +257,8 @@ const struct backend_ops cpu_backend = {
     .close = cpu_close,
     .detail = cpu_detail,
     .threads = cpu_threads,
+    .serves = cpu_serves,
+    .maps = cpu_maps,
     .map = cpu_map,
     .unmap = cpu_unmap,
     .group_open = cpu_group_open,
@@ -241,10 +267,3 @@ const struct backend_ops cpu_backend = {
     .queue_close = cpu_queue_close,
     .submit = cpu_submit,
 };
-
-const struct backend_ops *backend_find(const char *name, char why[PROBLEM_WHY]) {
-    if (strcmp(name, "auto") == 0 || strcmp(name, "cpu") == 0)
-        return &cpu_backend;
-    snprintf(why, PROBLEM_WHY, "backend %s: this build of kdad has none", name);
-    return NULL;
-}

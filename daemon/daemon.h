@@ -25,8 +25,8 @@ struct listener {
 struct daemon {
     uv_loop_t loop;
     struct listener listener;
-    const struct backend_ops *ops;
-    struct backend *backend;
+    struct backend *backends[BACKENDS_MAX]; /* the first one gives the daemon its name */
+    int backend_count;
     struct client *clients; /* newest first */
     uint32_t client_count;
     uv_async_t settle; /* a closing queue became idle */
@@ -50,7 +50,7 @@ bool listener_open(struct daemon *daemon, const char *path, char why[PROBLEM_WHY
 void listener_close(struct daemon *daemon);
 
 /* Fills in the daemon's side of a STATUS_REPLY. Strings point into clients. */
-void status_fill(const struct daemon *daemon, uint32_t first, struct wire_status_reply *reply);
+void status_fill(const struct daemon *daemon, uint32_t from, struct wire_status_reply *reply);
 
 /* Ends the loop once it is stopping and no client is left. */
 void daemon_check_end(struct daemon *daemon);

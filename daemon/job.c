@@ -18,7 +18,7 @@ struct job *job_new(struct stream *stream, uint64_t ticket, size_t private_size)
     job->why[0] = 0;
     job->busy_ns = 0;
     for (enum operand o = 0; o < OPERAND_COUNT; o++) {
-        job->address[o] = NULL;
+        job->address[o] = 0;
         job->buffer[o] = NULL;
     }
     return job;

@@ -18,7 +18,7 @@ struct job {
     enum wire_status status; /* WIRE_OK until something is wrong */
     char why[PROBLEM_WHY];
     struct problem problem;
-    void *address[OPERAND_COUNT]; /* of element 0 of each operand; NULL where absent */
+    uint64_t address[OPERAND_COUNT]; /* of element 0 of each operand; 0 where absent */
     struct buffer *buffer[OPERAND_COUNT];
     uint64_t busy_ns;            /* thread time, set by the backend */
     _Alignas(16) char private[]; /* backend_ops.job_size bytes */

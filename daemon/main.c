@@ -93,6 +93,33 @@ static void raise_descriptor_limit(void) {
     }
 }
 
+static bool open_backend(struct daemon *daemon, const struct backend_ops *ops, const struct options *options,
+                         char why[PROBLEM_WHY]) {
+    struct backend *backend = ops->open(options, on_idle, &daemon->settle, why);
+    if (backend)
+        daemon->backends[daemon->backend_count++] = backend;
+    return backend != NULL;
+}
+
+/* auto is cuda, where there is a GPU that can be used, and cpu beside it. */
+static bool open_backends(struct daemon *daemon, const struct options *options, char why[PROBLEM_WHY]) {
+    bool cpu = strcmp(options->backend, "cuda") != 0, cuda = strcmp(options->backend, "cpu") != 0;
+#ifdef HAVE_CUDA
+    if (cuda && !open_backend(daemon, &cuda_backend, options, why)) {
+        char quoted[2 * PROBLEM_WHY];
+        if (!cpu)
+            return false;
+        log_event(LOG_INFO, "no_cuda", "why=%s", log_quote(quoted, sizeof quoted, why));
+    }
+#else
+    if (cuda && !cpu) {
+        snprintf(why, PROBLEM_WHY, "backend cuda: this build of kdad has none");
+        return false;
+    }
+#endif
+    return !cpu || open_backend(daemon, &cpu_backend, options, why);
+}
+
 static bool start(struct daemon *daemon, const struct options *options, char why[PROBLEM_WHY]) {
     uint8_t *batch = malloc((size_t)DAEMON_BATCH * WIRE_PACKET_MAX);
     daemon->batch[0].data = batch;
@@ -103,24 +130,21 @@ static bool start(struct daemon *daemon, const struct options *options, char why
     }
     for (int i = 1; i < DAEMON_BATCH; i++)
         daemon->batch[i].data = batch + (size_t)i * WIRE_PACKET_MAX;
-    daemon->ops = backend_find(options->backend, why);
-    if (!daemon->ops)
-        return false;
     uv_async_init(&daemon->loop, &daemon->settle, on_settle);
     uv_signal_init(&daemon->loop, &daemon->terminate);
     uv_signal_init(&daemon->loop, &daemon->interrupt);
     daemon->settle.data = daemon->terminate.data = daemon->interrupt.data = daemon;
     uv_signal_start(&daemon->terminate, on_signal, SIGTERM);
     uv_signal_start(&daemon->interrupt, on_signal, SIGINT);
-    daemon->backend = daemon->ops->open(options, on_idle, &daemon->settle, why);
-    return daemon->backend && listener_open(daemon, options->socket, why);
+    return open_backends(daemon, options, why) && listener_open(daemon, options->socket, why);
 }
 
 static void tell_ready(const struct daemon *daemon, int fd) {
     char path[2 * sizeof daemon->listener.address.sun_path];
+    const struct backend *first = daemon->backends[0];
     log_event(LOG_INFO, "ready", "version=%s socket=%s backend=%s detail=%s threads=%u pid=%d", KDAD_VERSION,
-              log_quote(path, sizeof path, daemon->listener.address.sun_path), daemon->ops->name,
-              daemon->ops->detail(daemon->backend), daemon->ops->threads(daemon->backend), (int)getpid());
+              log_quote(path, sizeof path, daemon->listener.address.sun_path), first->ops->name,
+              first->ops->detail(first), first->ops->threads(first), (int)getpid());
     notify_manager("READY=1");
     if (fd < 0)
         return;
@@ -136,8 +160,8 @@ static void clean_up(struct daemon *daemon) {
         daemon_check_end(daemon);
     }
     uv_run(&daemon->loop, UV_RUN_DEFAULT); /* closes what is closing */
-    if (daemon->backend)
-        daemon->ops->close(daemon->backend);
+    for (int i = 0; i < daemon->backend_count; i++)
+        daemon->backends[i]->ops->close(daemon->backends[i]);
     uv_loop_close(&daemon->loop);
     wire_codec_free(daemon->codec);
     free(daemon->batch[0].data);

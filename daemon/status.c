@@ -26,20 +26,21 @@ static void fill_client(const struct client *client, struct wire_status_client *
     };
 }
 
-void status_fill(const struct daemon *daemon, uint32_t first, struct wire_status_reply *reply) {
+void status_fill(const struct daemon *daemon, uint32_t from, struct wire_status_reply *reply) {
+    const struct backend *first = daemon->backends[0];
     *reply = (struct wire_status_reply){
         .version = wire_string(KDAD_VERSION),
-        .backend = wire_string(daemon->ops->name),
-        .detail = wire_string(daemon->ops->detail(daemon->backend)),
+        .backend = wire_string(first->ops->name),
+        .detail = wire_string(first->ops->detail(first)),
         .pid = getpid(),
         .uptime_ns = uv_hrtime() - daemon->since,
-        .threads = daemon->ops->threads(daemon->backend),
+        .threads = first->ops->threads(first),
         .connections = daemon->connections,
         .jobs_done = daemon->jobs_done,
         .jobs_failed = daemon->jobs_failed,
         .busy_ns = daemon->busy_ns,
         .clients = daemon->client_count,
-        .first = first,
+        .first = from,
     };
     uint32_t at = 0;
     for (const struct client *c = daemon->clients; c; c = c->next, at++) {
@@ -50,7 +51,7 @@ void status_fill(const struct daemon *daemon, uint32_t first, struct wire_status
         reply->jobs_done += load(&c->jobs_done);
         reply->jobs_failed += load(&c->jobs_failed);
         reply->busy_ns += load(&c->busy_ns);
-        if (at >= first && reply->count < WIRE_STATUS_CLIENTS)
+        if (at >= from && reply->count < WIRE_STATUS_CLIENTS)
             fill_client(c, &reply->client[reply->count++]);
     }
 }

@@ -6,9 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum wire_status stream_open(struct client *client, const struct backend_ops *ops, struct group *group,
-                             struct wire_string device, struct stream **stream, int *fd,
-                             char why[PROBLEM_WHY]) {
+enum wire_status stream_open(struct client *client, struct group *group, struct wire_string device,
+                             struct stream **stream, int *fd, char why[PROBLEM_WHY]) {
     struct stream *s = calloc(1, sizeof *s);
     *fd = -1;
     if (s)
@@ -19,7 +18,7 @@ enum wire_status stream_open(struct client *client, const struct backend_ops *op
         return WIRE_NO_MEMORY;
     }
     s->client = client;
-    enum wire_status status = ops->queue_open(group, device, &s->queue, why);
+    enum wire_status status = group->backend->ops->queue_open(group, device, &s->queue, why);
     if (status != WIRE_OK) {
         timeline_unmap(s->timeline);
         close(*fd);
@@ -34,9 +33,9 @@ void stream_cancel(struct stream *stream, const char *why) {
     __atomic_store_n(&stream->cancelled, why, __ATOMIC_SEQ_CST);
 }
 
-bool stream_close(struct stream *stream, const struct backend_ops *ops) {
+bool stream_close(struct stream *stream) {
     stream->closing = true;
-    if (!ops->queue_close(stream->queue))
+    if (!stream->queue->group->backend->ops->queue_close(stream->queue))
         return false;
     timeline_unmap(stream->timeline);
     free(stream);

@@ -26,15 +26,14 @@ struct stream {
 
 /* Opens a stream for a client's group. *fd is the timeline's descriptor for the client, the caller's to
  * close. */
-enum wire_status stream_open(struct client *client, const struct backend_ops *ops, struct group *group,
-                             struct wire_string device, struct stream **stream, int *fd,
-                             char why[PROBLEM_WHY]);
+enum wire_status stream_open(struct client *client, struct group *group, struct wire_string device,
+                             struct stream **stream, int *fd, char why[PROBLEM_WHY]);
 
 /* From here on queued jobs are ended with WIRE_CANCELLED instead of being run. why: a literal. */
 void stream_cancel(struct stream *stream, const char *why);
 
 /* Closes the queue of a cancelled stream. True if it was idle: the stream is freed. */
-bool stream_close(struct stream *stream, const struct backend_ops *ops);
+bool stream_close(struct stream *stream);
 
 uint64_t stream_in_flight(const struct stream *stream);
 

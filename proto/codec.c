@@ -122,6 +122,15 @@ static struct wire_string take_string(struct cursor *c, const char *field, uint3
     return (struct wire_string){"", 0};
 }
 
+static struct wire_string take_bytes(struct cursor *c, const char *field, uint32_t size) {
+    const msgpack_object *o = take(c, field);
+    if (o && o->type == MSGPACK_OBJECT_BIN && o->via.bin.size == size)
+        return (struct wire_string){o->via.bin.ptr, o->via.bin.size};
+    if (!c->wrong)
+        c->wrong = field;
+    return (struct wire_string){"", 0};
+}
+
 /* An array inside; an empty cursor that is wrong already if there is none. */
 static struct cursor take_array(struct cursor *c, const char *field) {
     const msgpack_object *o = take(c, field);
@@ -256,6 +265,11 @@ static void take_message(struct cursor *c, struct wire_message *m) {
     case WIRE_REGISTER:
         m->reg.kind = take_u32(c, "kind");
         m->reg.size = take_u64(c, "size");
+        m->reg.device = m->reg.handle = (struct wire_string){"", 0};
+        if (m->reg.kind == WIRE_BUFFER_CUDA_IPC) {
+            m->reg.device = take_string(c, "device", WIRE_NAME_MAX);
+            m->reg.handle = take_bytes(c, "handle", WIRE_HANDLE_SIZE);
+        }
         break;
     case WIRE_REGISTER_REPLY:
         m->reg_reply.buffer = take_u64(c, "buffer");
@@ -437,8 +451,8 @@ static void put_status_reply(msgpack_packer *k, const struct wire_status_reply *
 }
 
 /* Elements of a message's array, opcode and id included; 0 for an opcode that is not known. */
-static size_t field_count(uint32_t opcode) {
-    switch (opcode) {
+static size_t field_count(const struct wire_message *m) {
+    switch (m->opcode) {
     case WIRE_STREAM_CLOSE_REPLY:
     case WIRE_RELEASE_REPLY:
         return 2;
@@ -449,8 +463,9 @@ static size_t field_count(uint32_t opcode) {
         return 3;
     case WIRE_STREAM_OPEN:
     case WIRE_STREAM_OPEN_REPLY:
-    case WIRE_REGISTER:
         return 4;
+    case WIRE_REGISTER:
+        return m->reg.kind == WIRE_BUFFER_CUDA_IPC ? 6 : 4;
     case WIRE_ERROR:
         return 5;
     case WIRE_JOB_ERROR:
@@ -500,6 +515,11 @@ static void put_fields(msgpack_packer *k, const struct wire_message *m) {
     case WIRE_REGISTER:
         put_uint(k, m->reg.kind);
         put_uint(k, m->reg.size);
+        if (m->reg.kind == WIRE_BUFFER_CUDA_IPC) {
+            put_string(k, m->reg.device, WIRE_NAME_MAX);
+            msgpack_pack_bin(k, m->reg.handle.size);
+            msgpack_pack_bin_body(k, m->reg.handle.data, m->reg.handle.size);
+        }
         break;
     case WIRE_REGISTER_REPLY:
         put_uint(k, m->reg_reply.buffer);
@@ -541,7 +561,7 @@ static void put_fields(msgpack_packer *k, const struct wire_message *m) {
 const void *wire_encode(struct wire_codec *codec, const struct wire_message *message, size_t *size) {
     codec->size = 0;
     codec->overflow = false;
-    put_array(&codec->packer, field_count(message->opcode));
+    put_array(&codec->packer, field_count(message));
     put_uint(&codec->packer, message->opcode);
     put_uint(&codec->packer, message->id);
     put_fields(&codec->packer, message);

@@ -20,6 +20,7 @@ enum {
     WIRE_FDS_MAX = 64,       /* descriptors of a packet */
     WIRE_DEPTH_MAX = 6,      /* nested arrays and maps */
     WIRE_OBJECTS_MAX = 16384 /* msgpack objects of a packet */,
+    WIRE_HANDLE_SIZE = 64,   /* bytes of a CUDA IPC handle */
     WIRE_NAME_MAX = 64,      /* bytes of a name: client, version, backend, device */
     WIRE_SENTENCE_MAX = 255, /* bytes of an error's sentence */
     WIRE_STREAM_SLOTS = 1024 /* jobs that a stream may have in flight; a power of two */,
@@ -66,7 +67,8 @@ enum wire_status {
 };
 
 enum wire_buffer_kind {
-    WIRE_BUFFER_HOST = 1, /* a memfd sealed with F_SEAL_SHRINK, all of its pages allocated */
+    WIRE_BUFFER_HOST = 1,     /* a memfd sealed with F_SEAL_SHRINK, all of its pages allocated */
+    WIRE_BUFFER_CUDA_IPC = 2, /* a whole allocation of a GPU, by its CUDA IPC handle */
 };
 
 enum wire_operation {
@@ -109,8 +111,10 @@ struct wire_stream_close {
 };
 
 struct wire_register {
-    uint32_t kind; /* enum wire_buffer_kind */
-    uint64_t size; /* bytes, > 0 */
+    uint32_t kind;             /* enum wire_buffer_kind */
+    uint64_t size;             /* bytes, > 0 */
+    struct wire_string device; /* cuda kinds: the GPU's UUID */
+    struct wire_string handle; /* CUDA_IPC: its 64 bytes */
 };
 
 struct wire_register_reply {

@@ -96,7 +96,7 @@ uint64_t raw_stream(struct raw *raw, struct timeline **timeline) {
 
 void raw_register(struct raw *raw, uint64_t size, int fd) {
     struct wire_message m = {.opcode = WIRE_REGISTER, .id = 3};
-    m.reg = (struct wire_register){WIRE_BUFFER_HOST, size};
+    m.reg = (struct wire_register){.kind = WIRE_BUFFER_HOST, .size = size};
     raw_send(raw, &m, fd);
 }
 

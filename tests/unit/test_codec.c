@@ -98,7 +98,7 @@ static int sample(struct wire_message *m, int i) {
         return 1;
     case 6:
         m->opcode = WIRE_REGISTER;
-        m->reg = (struct wire_register){1, UINT64_MAX};
+        m->reg = (struct wire_register){.kind = 1, .size = UINT64_MAX};
         return 1;
     case 7:
         m->opcode = WIRE_REGISTER_REPLY;
@@ -168,8 +168,14 @@ START_TEST(round_trip) {
         ck_assert_msg(wire_decode(other, bytes, size, &out, why), "sample %d: %s", i, why);
         ck_assert_uint_eq(out.opcode, in.opcode);
         ck_assert_uint_eq(out.id, in.id);
-        if (in.opcode == WIRE_SUBMIT)
-            ck_assert_mem_eq(&out.submit, &in.submit, sizeof in.submit);
+        if (in.opcode == WIRE_SUBMIT) {
+            const struct problem *p = &in.submit.problem, *q = &out.submit.problem;
+            ck_assert_mem_eq(p, q, offsetof(struct problem, qk_dtype));
+            ck_assert_mem_eq(p->at, q->at, sizeof p->at);
+            ck_assert_int_eq(p->qk_dtype, q->qk_dtype);
+            ck_assert_int_eq(p->beta_dtype, q->beta_dtype);
+            ck_assert_int_eq(p->cu_dtype, q->cu_dtype);
+        }
         const void *again = wire_encode(other, &out, &size2);
         ck_assert_uint_eq(size2, size);
         ck_assert_mem_eq(again, bytes, size);
@@ -316,7 +322,7 @@ START_TEST(document_is_true) {
                          WIRE_BUFFERS_MAX}},
         {.opcode = WIRE_STREAM_OPEN, .id = 2, .stream_open = {wire_string("cpu"), 0}},
         {.opcode = WIRE_STREAM_OPEN_REPLY, .id = 2, .stream_open_reply = {1, WIRE_STREAM_SLOTS}},
-        {.opcode = WIRE_REGISTER, .id = 3, .reg = {1, 4194304}},
+        {.opcode = WIRE_REGISTER, .id = 3, .reg = {.kind = 1, .size = 4194304}},
         {.opcode = WIRE_REGISTER_REPLY, .id = 3, .reg_reply = {1}},
         {.opcode = WIRE_SUBMIT, .submit = {.stream = 1, .ticket = 1, .operation = 1}},
         {.opcode = WIRE_STREAM_CLOSE, .id = 4, .stream_close = {1}},
