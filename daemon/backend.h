@@ -64,8 +64,8 @@ struct backend_ops {
     struct group *(*group_open)(struct backend *backend); /* NULL: out of memory */
     void (*group_close)(struct group *group);             /* its queues are closed */
 
-    enum wire_status (*queue_open)(struct group *group, struct wire_string device, struct queue **queue,
-                                   char why[PROBLEM_WHY]);
+    enum wire_status (*queue_open)(struct group *group, struct wire_string device, struct timeline *timeline,
+                                   struct queue **queue, char why[PROBLEM_WHY]);
     /* No job will be submitted any more. True if the queue was idle: it is freed. False: ask again when idle
      * was called. */
     bool (*queue_close)(struct queue *queue);

@@ -207,8 +207,10 @@ static void cpu_group_close(struct group *group) {
     free(group);
 }
 
-static enum wire_status cpu_queue_open(struct group *group, struct wire_string device, struct queue **queue,
+static enum wire_status cpu_queue_open(struct group *group, struct wire_string device,
+                                       struct timeline *timeline, struct queue **queue,
                                        char why[PROBLEM_WHY]) {
+    (void)timeline; /* is written by job_end alone */
     struct cpu_queue *q = calloc(1, sizeof *q);
     (void)device; /* is this one: serves has said so */
     if (!q)

@@ -17,6 +17,7 @@ struct job *job_new(struct stream *stream, uint64_t ticket, size_t private_size)
     job->status = WIRE_OK;
     job->why[0] = 0;
     job->busy_ns = 0;
+    job->shown = false;
     for (enum operand o = 0; o < OPERAND_COUNT; o++) {
         job->address[o] = 0;
         job->buffer[o] = NULL;
@@ -51,7 +52,7 @@ void job_end(struct job *job) {
         __atomic_fetch_add(&client->jobs_failed, 1, __ATOMIC_RELAXED);
         client_job_error(client, stream->id, job->ticket, job->status, job->why);
     }
-    if (stream_finish(stream, job->ticket, job->status))
+    if (stream_finish(stream, job->ticket, job->status, job->shown))
         uv_async_send(&client->daemon->settle);
     free(job);
 }

@@ -20,7 +20,9 @@ struct job {
     struct problem problem;
     uint64_t address[OPERAND_COUNT]; /* of element 0 of each operand; 0 where absent */
     struct buffer *buffer[OPERAND_COUNT];
-    uint64_t busy_ns;            /* thread time, set by the backend */
+    uint64_t busy_ns;            /* thread or device time, set by the backend */
+    bool shown;                  /* a device has advanced the timeline's done for it */
+    struct job *next;            /* the backend's */
     _Alignas(16) char private[]; /* backend_ops.job_size bytes */
 };
 

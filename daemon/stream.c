@@ -18,7 +18,7 @@ enum wire_status stream_open(struct client *client, struct group *group, struct 
         return WIRE_NO_MEMORY;
     }
     s->client = client;
-    enum wire_status status = group->backend->ops->queue_open(group, device, &s->queue, why);
+    enum wire_status status = group->backend->ops->queue_open(group, device, s->timeline, &s->queue, why);
     if (status != WIRE_OK) {
         timeline_unmap(s->timeline);
         close(*fd);
@@ -52,9 +52,12 @@ bool stream_is_settled(const struct stream *stream) {
 
 /* Against stream_cancel followed by stream_is_settled: sequentially consistent, so one side sees the other.
  */
-bool stream_finish(struct stream *stream, uint64_t ticket, enum wire_status status) {
+bool stream_finish(struct stream *stream, uint64_t ticket, enum wire_status status, bool shown) {
     __atomic_store_n(&stream->finished, ticket, __ATOMIC_RELEASE);
-    timeline_finish(stream->timeline, ticket, status);
+    if (shown)
+        timeline_wake(stream->timeline);
+    else
+        timeline_finish(stream->timeline, ticket, status);
     __atomic_store_n(&stream->ended, ticket, __ATOMIC_SEQ_CST);
     return __atomic_load_n(&stream->cancelled, __ATOMIC_SEQ_CST) != NULL;
 }

@@ -40,8 +40,8 @@ uint64_t stream_in_flight(const struct stream *stream);
 /* True if the timeline shows all jobs that were submitted as done. */
 bool stream_is_settled(const struct stream *stream);
 
-/* Marks a job as finished, shows it in the timeline, and marks it as ended. On any thread. Returns true if
- * the stream is cancelled: the loop then wants to know. */
-bool stream_finish(struct stream *stream, uint64_t ticket, enum wire_status status);
+/* Marks a job as finished, shows it in the timeline, unless a device has shown it already, and marks it as
+ * ended. On any thread. Returns true if the stream is cancelled: the loop then wants to know. */
+bool stream_finish(struct stream *stream, uint64_t ticket, enum wire_status status, bool shown);
 
 #endif

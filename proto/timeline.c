@@ -60,13 +60,21 @@ static void wake(struct timeline *timeline) {
     syscall(SYS_futex, done_word(timeline), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-void timeline_finish(struct timeline *timeline, uint64_t ticket, enum wire_status status) {
+void timeline_set_status(struct timeline *timeline, uint64_t ticket, enum wire_status status) {
     atomic_store_explicit(&timeline->status[ticket % WIRE_STREAM_SLOTS], (int32_t)status,
-                          memory_order_relaxed);
-    /* Sequentially consistent, and so is the waiter's side: one of the two sees the other. */
-    atomic_store(&timeline->done, ticket);
+                          memory_order_release);
+}
+
+void timeline_wake(struct timeline *timeline) {
     if (atomic_load(&timeline->waiters))
         wake(timeline);
+}
+
+void timeline_finish(struct timeline *timeline, uint64_t ticket, enum wire_status status) {
+    timeline_set_status(timeline, ticket, status);
+    /* Sequentially consistent, and so is the waiter's side: one of the two sees the other. */
+    atomic_store(&timeline->done, ticket);
+    timeline_wake(timeline);
 }
 
 void timeline_set_done(struct timeline *timeline, uint64_t done) {

@@ -38,6 +38,12 @@ void timeline_unmap(struct timeline *timeline);
 /* Stores a job's status and advances done to its ticket; wakes waiters. */
 void timeline_finish(struct timeline *timeline, uint64_t ticket, enum wire_status status);
 
+/* Stores the status of a job that is not done yet: for jobs whose done a device writes. */
+void timeline_set_status(struct timeline *timeline, uint64_t ticket, enum wire_status status);
+
+/* Wakes waiters, if there are any, after a device has advanced done. */
+void timeline_wake(struct timeline *timeline);
+
 /* Sets done and wakes all waiters: for the side that found its peer dead. */
 void timeline_set_done(struct timeline *timeline, uint64_t done);
 

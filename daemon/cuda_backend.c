@@ -1,0 +1,547 @@
+/*
+ * cuda_backend.c - GPUs: one primary context each, clients' allocations mapped by CUDA IPC, a CUDA stream for
+ * each client's stream.
+ *
+ * The watcher is the one thread that launches. A job is launched once its client's ready word has reached its
+ * ticket; behind it the device advances the timeline's done, and a word of the daemon's own that the watcher
+ * believes. No GPU queue ever waits for a client: one that is stopped or never signals holds back nobody.
+ *
+ * Of a queue, launched jobs come first, in order, then waiting ones. A job that is not to run (refused,
+ * cancelled) is ended by the host once all before it are done: so done is written by the device or by the
+ * host, never by both at once.
+ *
+ * The watcher spins while a job is launched or waiting and something happened lately, then naps, longer and
+ * longer; without jobs it sleeps. A device error is sticky: the process ends at once, since no word of that
+ * context can be believed any more; its clients see the daemon lost.
+ */
+#include "daemon/job.h"
+#include "daemon/options.h"
+#include "daemon/stream.h"
+#include "kernels/cuda/kernels.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    DEPTH = 16,         /* jobs of a queue that are on the device at once; a power of two */
+    SPIN_NS = 200000,   /* the watcher spins that long after something happened … */
+    NAP_MIN_NS = 20000, /* … then naps */
+    NAP_MAX_NS = 1000000,
+    QUERY_NS = 2000000, /* a device that says nothing for that long is asked for errors */
+};
+
+struct cuda_device {
+    CUdevice device;
+    CUcontext context;
+    char uuid[CUDA_UUID_TEXT];
+    struct cuda_kernels *kernels;
+};
+
+struct cuda_backend {
+    struct backend base;
+    const struct cuda_driver *driver;
+    struct cuda_device *devices;
+    int device_count;
+    char detail[WIRE_NAME_MAX + 1];
+    void (*idle)(void *argument);
+    void *argument;
+    pthread_t watcher;
+    bool watching;
+    /* Under the lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t work;
+    struct cuda_queue *active; /* queues with jobs */
+    bool stopping;
+};
+
+/* The words that the device writes for the daemon alone, in host memory. */
+struct private_words {
+    uint64_t done;
+    int32_t verdict[DEPTH];
+};
+
+struct cuda_queue {
+    struct queue base;
+    struct cuda_device *on;
+    CUstream stream;
+    struct timeline *timeline;
+    CUdeviceptr timeline_address;
+    struct private_words *words;
+    CUdeviceptr words_address;
+    CUdeviceptr scratch; /* of jobs with cu_seqlens */
+    uint64_t scratch_size;
+    /* Under the backend's lock. */
+    struct job *first, *last; /* launched ones, then waiting ones */
+    struct job *waiting;      /* the first that is not launched; NULL if all are */
+    int launched;
+    bool active, closing;
+    struct cuda_queue *next; /* active */
+};
+
+static struct cuda_backend *cuda_of(struct backend *backend) {
+    return (struct cuda_backend *)backend;
+}
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+__attribute__((format(printf, 3, 4))) static enum wire_status
+refuse(char why[PROBLEM_WHY], enum wire_status status, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    vsnprintf(why, PROBLEM_WHY, format, list);
+    va_end(list);
+    return status;
+}
+
+static void die(const char *why) {
+    char quoted[2 * CUDA_WHY];
+    log_event(LOG_ERROR, "device_error", "why=%s", log_quote(quoted, sizeof quoted, why));
+    _exit(1);
+}
+
+/* --- the watcher: launching ---------------------------------------------------------------------------- */
+
+/* Room for a job's copy of cu_seqlens. False if a larger one must wait until the queue's jobs are done. */
+static bool have_scratch(struct cuda_backend *b, struct cuda_queue *q, struct job *job) {
+    uint64_t size = cuda_scratch_size(&job->problem);
+    char why[CUDA_WHY];
+    if (size <= q->scratch_size)
+        return true;
+    if (q->launched > 0)
+        return false;
+    if (q->scratch)
+        b->driver->MemFree(q->scratch);
+    q->scratch = 0;
+    q->scratch_size = 0;
+    if (!cuda_ok(b->driver->MemAlloc(&q->scratch, size), "cuMemAlloc", why)) {
+        job_refuse(job, WIRE_NO_MEMORY, "cu_seqlens: no device memory for its copy: %s", why);
+        return true;
+    }
+    q->scratch_size = size;
+    return true;
+}
+
+static void put_on_device(struct cuda_backend *b, struct cuda_queue *q, struct job *job) {
+    char why[CUDA_WHY];
+    size_t slot = job->ticket % DEPTH;
+    struct cuda_sequences sequences = {
+        .scratch = q->scratch,
+        .verdict = q->words_address + offsetof(struct private_words, verdict) + slot * sizeof(int32_t),
+        .status = q->timeline_address + offsetof(struct timeline, status) +
+                  job->ticket % WIRE_STREAM_SLOTS * sizeof(int32_t),
+        .bad_status = WIRE_BAD_DATA,
+    };
+    q->words->verdict[slot] = CUDA_VERDICT_OK;
+    timeline_set_status(q->timeline, job->ticket, WIRE_OK);
+    bool good = problem_is_empty(&job->problem) ||
+                cuda_launch(q->on->kernels, q->stream, &job->problem, job->address, &sequences, why);
+    good =
+        good && cuda_ok(b->driver->StreamWriteValue64(
+                            q->stream, q->timeline_address + offsetof(struct timeline, done), job->ticket, 0),
+                        "cuStreamWriteValue64", why);
+    good = good &&
+           cuda_ok(b->driver->StreamWriteValue64(
+                       q->stream, q->words_address + offsetof(struct private_words, done), job->ticket, 0),
+                   "cuStreamWriteValue64", why);
+    if (!good)
+        die(why);
+    job->shown = true;
+}
+
+/* Launches, or ends, the queue's first waiting job if its turn has come. Under the lock, which job_end is
+ * called without. */
+static bool launch_one(struct cuda_backend *b, struct cuda_queue *q) {
+    struct job *job = q->waiting;
+    if (!job || q->launched == DEPTH)
+        return false;
+    bool runs = job_runnable(job);
+    if (runs && (atomic_load_explicit(&q->timeline->ready, memory_order_acquire) < job->ticket ||
+                 !have_scratch(b, q, job)))
+        return false;
+    if (job->status == WIRE_OK) {
+        put_on_device(b, q, job);
+        q->waiting = job->next;
+        q->launched++;
+        return true;
+    }
+    if (q->launched > 0)
+        return false;
+    q->first = q->waiting = job->next; /* nothing is launched: it is the first */
+    pthread_mutex_unlock(&b->lock);
+    job_end(job);
+    pthread_mutex_lock(&b->lock);
+    return true;
+}
+
+/* Ends the queue's first launched job if the device is done with it. */
+static bool finish_one(struct cuda_backend *b, struct cuda_queue *q) {
+    struct job *job = q->first;
+    if (q->launched == 0 || __atomic_load_n(&q->words->done, __ATOMIC_ACQUIRE) < job->ticket)
+        return false;
+    int32_t verdict = __atomic_load_n(&q->words->verdict[job->ticket % DEPTH], __ATOMIC_RELAXED);
+    if (verdict != CUDA_VERDICT_OK)
+        job_refuse(job, WIRE_BAD_DATA, "%s", cuda_verdict_sentence(verdict));
+    q->first = job->next;
+    q->launched--;
+    pthread_mutex_unlock(&b->lock);
+    job_end(job);
+    pthread_mutex_lock(&b->lock);
+    return true;
+}
+
+/* A device that failed says nothing any more. */
+static void ask_for_errors(struct cuda_backend *b) {
+    char why[CUDA_WHY];
+    for (struct cuda_queue *q = b->active; q; q = q->next) {
+        CUresult result = q->launched > 0 ? b->driver->StreamQuery(q->stream) : CUDA_SUCCESS;
+        if (result != CUDA_ERROR_NOT_READY && !cuda_ok(result, "cuStreamQuery", why))
+            die(why);
+    }
+}
+
+/* The lock was let go meanwhile, and queues may have been entered before this one. Behind this a closing
+ * queue is its owner's. */
+static void deactivate(struct cuda_backend *b, struct cuda_queue *q) {
+    struct cuda_queue **link = &b->active;
+    while (*link != q)
+        link = &(*link)->next;
+    *link = q->next;
+    q->active = false;
+    if (q->closing)
+        b->idle(b->argument);
+}
+
+/* One look at all active queues, one job of each at a time. True if something happened. */
+static bool look_around(struct cuda_backend *b) {
+    bool happened = false;
+    for (struct cuda_queue *q = b->active, *next; q; q = next) {
+        if (q->waiting)
+            b->driver->CtxSetCurrent(q->on->context);
+        while (finish_one(b, q))
+            happened = true;
+        happened |= launch_one(b, q);
+        next = q->next;
+        if (!q->first)
+            deactivate(b, q);
+    }
+    return happened;
+}
+
+static void rest(int64_t quiet) {
+    if (quiet < SPIN_NS) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+        return;
+    }
+    int64_t nap = quiet / 16;
+    nap = nap < NAP_MIN_NS ? NAP_MIN_NS : nap > NAP_MAX_NS ? NAP_MAX_NS : nap;
+    nanosleep(&(struct timespec){0, nap}, NULL);
+}
+
+static void *watch(void *argument) {
+    struct cuda_backend *b = argument;
+    int64_t last = now_ns(), asked = last;
+    pthread_mutex_lock(&b->lock);
+    while (!b->stopping) {
+        if (!b->active) {
+            pthread_cond_wait(&b->work, &b->lock);
+            last = now_ns();
+            continue;
+        }
+        bool happened = look_around(b);
+        int64_t now = now_ns();
+        if (happened)
+            last = now;
+        if (now - last > QUERY_NS && now - asked > QUERY_NS) {
+            ask_for_errors(b);
+            asked = now;
+        }
+        pthread_mutex_unlock(&b->lock);
+        rest(now - last);
+        pthread_mutex_lock(&b->lock);
+    }
+    pthread_mutex_unlock(&b->lock);
+    return NULL;
+}
+
+/* --- start and end ------------------------------------------------------------------------------------- */
+
+static void cuda_close(struct backend *backend) {
+    struct cuda_backend *b = cuda_of(backend);
+    if (b->watching) {
+        pthread_mutex_lock(&b->lock);
+        b->stopping = true;
+        pthread_cond_signal(&b->work);
+        pthread_mutex_unlock(&b->lock);
+        pthread_join(b->watcher, NULL);
+    }
+    for (int i = 0; i < b->device_count; i++) {
+        struct cuda_device *d = &b->devices[i];
+        if (!d->context)
+            continue;
+        b->driver->CtxSetCurrent(d->context);
+        cuda_kernels_unload(d->kernels);
+        b->driver->DevicePrimaryCtxRelease(d->device);
+    }
+    free(b->devices);
+    free(b);
+}
+
+static bool open_device(struct cuda_backend *b, struct cuda_device *d, int index, char why[CUDA_WHY]) {
+    return cuda_ok(b->driver->DeviceGet(&d->device, index), "cuDeviceGet", why) &&
+           cuda_uuid(d->device, d->uuid, why) &&
+           cuda_ok(b->driver->DevicePrimaryCtxRetain(&d->context, d->device), "cuDevicePrimaryCtxRetain",
+                   why) &&
+           cuda_ok(b->driver->CtxSetCurrent(d->context), "cuCtxSetCurrent", why) &&
+           (d->kernels = cuda_kernels_load(b->driver, why));
+}
+
+static bool open_devices(struct cuda_backend *b, char why[CUDA_WHY]) {
+    char name[40] = "";
+    int mps = 0;
+    if (!cuda_ok(b->driver->DeviceGetCount(&b->device_count), "cuDeviceGetCount", why))
+        return false;
+    b->devices = calloc((size_t)b->device_count, sizeof *b->devices);
+    if (!b->devices) {
+        snprintf(why, CUDA_WHY, "out of memory");
+        return false;
+    }
+    for (int i = 0; i < b->device_count; i++) {
+        if (!open_device(b, &b->devices[i], i, why))
+            return false;
+    }
+    b->driver->DeviceGetName(name, sizeof name, b->devices[0].device);
+    b->driver->DeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, b->devices[0].device);
+    snprintf(b->detail, sizeof b->detail, "%d x %s, MPS %s", b->device_count, name, mps ? "on" : "off");
+    return true;
+}
+
+static bool start_watcher(struct cuda_backend *b, char why[CUDA_WHY]) {
+    sigset_t all, old;
+    pthread_mutex_init(&b->lock, NULL);
+    pthread_cond_init(&b->work, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the loop's */
+    int error = pthread_create(&b->watcher, NULL, watch, b);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    b->watching = error == 0;
+    if (error)
+        snprintf(why, CUDA_WHY, "its thread cannot be started: %s", strerror(error));
+    return b->watching;
+}
+
+static struct backend *cuda_open(const struct options *options, void (*idle)(void *argument), void *argument,
+                                 char why[PROBLEM_WHY]) {
+    char text[CUDA_WHY];
+    (void)options;
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1); /* before the driver is loaded */
+    struct cuda_backend *b = calloc(1, sizeof *b);
+    if (!b) {
+        snprintf(why, PROBLEM_WHY, "backend cuda: out of memory");
+        return NULL;
+    }
+    b->base.ops = &cuda_backend;
+    b->idle = idle;
+    b->argument = argument;
+    b->driver = cuda_driver(text);
+    if (b->driver && open_devices(b, text) && start_watcher(b, text))
+        return &b->base;
+    snprintf(why, PROBLEM_WHY, "backend cuda: %.230s", text);
+    cuda_close(&b->base);
+    return NULL;
+}
+
+static const char *cuda_detail(const struct backend *backend) {
+    return ((const struct cuda_backend *)backend)->detail;
+}
+
+static uint32_t cuda_threads(const struct backend *backend) {
+    (void)backend;
+    return 1;
+}
+
+/* --- memory -------------------------------------------------------------------------------------------- */
+
+static struct cuda_device *find_device(const struct cuda_backend *b, struct wire_string uuid) {
+    for (int i = 0; i < b->device_count; i++) {
+        struct cuda_device *d = &b->devices[i];
+        if (uuid.size == strlen(d->uuid) && memcmp(uuid.data, d->uuid, uuid.size) == 0)
+            return d;
+    }
+    return NULL;
+}
+
+static bool cuda_serves(const struct backend *backend, struct wire_string device) {
+    return find_device((const struct cuda_backend *)backend, device) != NULL;
+}
+
+static bool cuda_maps(const struct backend *backend, uint32_t kind) {
+    (void)backend;
+    return kind == WIRE_BUFFER_CUDA_IPC;
+}
+
+static enum wire_status cuda_map(struct backend *backend, const struct wire_register *request, const int *fds,
+                                 int fd_count, struct mapping *mapping, char why[PROBLEM_WHY]) {
+    struct cuda_backend *b = cuda_of(backend);
+    struct cuda_device *d = find_device(b, request->device);
+    CUdeviceptr address, base;
+    CUipcMemHandle handle;
+    size_t size;
+    char text[CUDA_WHY];
+    (void)fds;
+    (void)fd_count; /* none */
+    if (!d)
+        return refuse(why, WIRE_UNSUPPORTED, "buffer: device is '%.*s', which this daemon does not serve",
+                      (int)request->device.size, request->device.data);
+    memcpy(&handle, request->handle.data, sizeof handle);
+    b->driver->CtxSetCurrent(d->context);
+    if (!cuda_ok(b->driver->IpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+                 "cuIpcOpenMemHandle", text))
+        return refuse(why, WIRE_INVALID, "buffer: %.200s", text);
+    if (!cuda_ok(b->driver->MemGetAddressRange(&base, &size, address), "cuMemGetAddressRange", text) ||
+        base != address || request->size > size) {
+        b->driver->IpcCloseMemHandle(address);
+        return refuse(why, WIRE_INVALID, "buffer: size is %llu, but the allocation has %llu bytes",
+                      (unsigned long long)request->size, (unsigned long long)size);
+    }
+    *mapping = (struct mapping){address, size, d->uuid, {address, 0}, d};
+    return WIRE_OK;
+}
+
+/* On the loop's or the watcher's thread, whose current context may be another device's. */
+static void cuda_unmap(struct backend *backend, struct mapping *mapping) {
+    struct cuda_backend *b = cuda_of(backend);
+    struct cuda_device *d = mapping->handle;
+    b->driver->CtxPushCurrent(d->context);
+    b->driver->IpcCloseMemHandle(mapping->address);
+    b->driver->CtxPopCurrent(NULL);
+}
+
+/* --- queues -------------------------------------------------------------------------------------------- */
+
+static struct group *cuda_group_open(struct backend *backend) {
+    struct group *group = calloc(1, sizeof *group);
+    if (group)
+        group->backend = backend;
+    return group;
+}
+
+static void cuda_group_close(struct group *group) {
+    free(group);
+}
+
+/* Accepts a queue that was opened in part. */
+static void free_queue(struct cuda_backend *b, struct cuda_queue *q) {
+    b->driver->CtxSetCurrent(q->on->context);
+    if (q->stream)
+        b->driver->StreamDestroy(q->stream);
+    if (q->timeline_address)
+        b->driver->MemHostUnregister(q->timeline);
+    if (q->words)
+        b->driver->MemFreeHost(q->words);
+    if (q->scratch)
+        b->driver->MemFree(q->scratch);
+    free(q);
+}
+
+static bool open_queue(struct cuda_backend *b, struct cuda_queue *q, char why[CUDA_WHY]) {
+    const struct cuda_driver *driver = b->driver;
+    void *words = NULL;
+    if (!cuda_ok(driver->CtxSetCurrent(q->on->context), "cuCtxSetCurrent", why) ||
+        !cuda_ok(driver->StreamCreateWithPriority(&q->stream, CU_STREAM_NON_BLOCKING, 0),
+                 "cuStreamCreateWithPriority", why) ||
+        !cuda_ok(driver->MemAllocHost(&words, sizeof *q->words), "cuMemAllocHost", why))
+        return false;
+    q->words = words;
+    memset(words, 0, sizeof *q->words);
+    if (!cuda_ok(driver->MemHostGetDevicePointer(&q->words_address, words, 0), "cuMemHostGetDevicePointer",
+                 why) ||
+        !cuda_ok(driver->MemHostRegister(q->timeline, sizeof *q->timeline, CU_MEMHOSTREGISTER_DEVICEMAP),
+                 "cuMemHostRegister", why))
+        return false;
+    return cuda_ok(driver->MemHostGetDevicePointer(&q->timeline_address, q->timeline, 0),
+                   "cuMemHostGetDevicePointer", why);
+}
+
+static enum wire_status cuda_queue_open(struct group *group, struct wire_string device,
+                                        struct timeline *timeline, struct queue **queue,
+                                        char why[PROBLEM_WHY]) {
+    struct cuda_backend *b = cuda_of(group->backend);
+    struct cuda_queue *q = calloc(1, sizeof *q);
+    char text[CUDA_WHY];
+    if (!q)
+        return refuse(why, WIRE_NO_MEMORY, "stream: the daemon is out of memory");
+    q->on = find_device(b, device);
+    q->base = (struct queue){group, q->on->uuid};
+    q->timeline = timeline;
+    if (!open_queue(b, q, text)) {
+        free_queue(b, q);
+        return refuse(why, WIRE_NO_MEMORY, "stream: %.200s", text);
+    }
+    *queue = &q->base;
+    return WIRE_OK;
+}
+
+static bool cuda_queue_close(struct queue *queue) {
+    struct cuda_backend *b = cuda_of(queue->group->backend);
+    struct cuda_queue *q = (struct cuda_queue *)queue;
+    pthread_mutex_lock(&b->lock);
+    q->closing = true;
+    bool idle = !q->active;
+    pthread_mutex_unlock(&b->lock);
+    if (idle)
+        free_queue(b, q);
+    return idle;
+}
+
+static void cuda_submit(struct queue *queue, struct job *job) {
+    struct cuda_backend *b = cuda_of(queue->group->backend);
+    struct cuda_queue *q = (struct cuda_queue *)queue;
+    job->next = NULL;
+    pthread_mutex_lock(&b->lock);
+    if (q->first)
+        q->last->next = job;
+    else
+        q->first = job;
+    q->last = job;
+    if (!q->waiting)
+        q->waiting = job;
+    if (!q->active) {
+        if (!b->active)
+            pthread_cond_signal(&b->work);
+        q->active = true;
+        q->next = b->active;
+        b->active = q;
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+const struct backend_ops cuda_backend = {
+    .name = "cuda",
+    .job_size = 0,
+    .open = cuda_open,
+    .close = cuda_close,
+    .detail = cuda_detail,
+    .threads = cuda_threads,
+    .serves = cuda_serves,
+    .maps = cuda_maps,
+    .map = cuda_map,
+    .unmap = cuda_unmap,
+    .group_open = cuda_group_open,
+    .group_close = cuda_group_close,
+    .queue_open = cuda_queue_open,
+    .queue_close = cuda_queue_close,
+    .submit = cuda_submit,
+};
