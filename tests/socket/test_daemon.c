@@ -709,7 +709,7 @@ int main(void) {
     tcase_add_test(alone, broken_packets_close_the_connection);
     tcase_add_test(alone, wrong_descriptors_close_the_connection);
     tcase_add_test(alone, a_stale_socket_is_replaced_and_a_file_is_not);
-    #ifdef HAVE_LIBSYSTEMD /* else kdad says that it cannot */
+#ifdef HAVE_LIBSYSTEMD /* else kdad says that it cannot */
     tcase_add_test(alone, a_socket_is_taken_over);
 #endif
     tcase_add_checked_fixture(c, setup_client, teardown_client);
