@@ -29,12 +29,11 @@ _Static_assert((int)KDAD_I64 == (int)DTYPE_I64, "dtype");
 
 static _Thread_local char sentence[512];
 
-kdad_status error_set(kdad_status status, const char *format, ...) {
+void error_say(const char *format, ...) {
     va_list list;
     va_start(list, format);
     vsnprintf(sentence, sizeof sentence, format, list);
     va_end(list);
-    return status;
 }
 
 kdad_status error_status(int64_t wire) {

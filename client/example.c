@@ -23,7 +23,7 @@ int main(void) {
     if (kdad_connect(NULL, KDAD_DEFAULT_TIMEOUT, &c) || kdad_stream_open(c, NULL, &s))
         errx(1, "%s", kdad_error());
 
-    const size_t wide = B * T * H * K, square = B * T * H * C, narrow = B * T * H;
+    const size_t narrow = (size_t)B * T * H, wide = narrow * K, square = narrow * C;
     struct kdad_chunk_kda_bwd_intra_args args = {
         .q = kdad_tensor_4d(filled(c, wide, 0.5F), KDAD_F32, B, T, H, K),
         .k = kdad_tensor_4d(filled(c, wide, 0.25F), KDAD_F32, B, T, H, K),

@@ -51,7 +51,8 @@ static kdad_status allocate(struct shared_memory *m, const char *name) {
 
 kdad_status shared_memory_create(struct shared_memory *m, size_t bytes, const char *name, bool forks) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = (size_t)sysconf(_SC_PHYS_PAGES);
-    *m = (struct shared_memory){.fd = {.fd = -1}};
+    *m = (struct shared_memory){0};
+    m->fd.fd = -1;
     if (bytes / page >= pages) /* trying would bring in the out-of-memory killer */
         return error_set(KDAD_NO_MEMORY, "memory: %zu bytes are more than the machine has", bytes);
     m->size = bytes ? (bytes + page - 1) / page * page : page;
@@ -134,14 +135,14 @@ enum memory_place memory_find(const struct memory *memory, uintptr_t address, ui
 static bool insert(struct memory *memory, struct region *region) {
     if (memory->count == memory->capacity) {
         size_t capacity = memory->capacity ? 2 * memory->capacity : 16;
-        struct region **grown = realloc(memory->regions, capacity * sizeof *grown);
+        struct region **grown = realloc(memory->regions, capacity * sizeof(struct region *));
         if (!grown)
             return false;
         memory->regions = grown;
         memory->capacity = capacity;
     }
     size_t at = find_behind(memory, start_of(region));
-    memmove(&memory->regions[at + 1], &memory->regions[at], (memory->count - at) * sizeof *memory->regions);
+    memmove(&memory->regions[at + 1], &memory->regions[at], (memory->count - at) * sizeof(struct region *));
     memory->regions[at] = region;
     memory->count++;
     return true;
@@ -227,7 +228,7 @@ KDAD_API void kdad_free(struct kdad_connection *connection, void *address) {
         buffer = region->buffer;
         memory->count--;
         memmove(&memory->regions[at], &memory->regions[at + 1],
-                (memory->count - at) * sizeof *memory->regions);
+                (memory->count - at) * sizeof(struct region *));
         last = drop_region(region);
     }
     pthread_rwlock_unlock(&memory->lock);

@@ -197,6 +197,7 @@ kdad_status stream_ready(struct kdad_stream *s) {
         return status;
     staging_destroy(&s->staging);
     if (s->track) {
+        session_detach(s->track->session, s->track);
         s->track->next = s->retired;
         s->retired = s->track;
     }

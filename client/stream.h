@@ -24,9 +24,13 @@ struct kdad_stream {
     char device[WIRE_NAME_MAX + 1];
     _Atomic uint32_t spin_ns; /* how long a wait spins before it sleeps */
 
-    struct wire_codec *codec; /* the submitting thread's, as are message and hint */
+    struct wire_codec *codec; /* the submitting thread's, as is all up to hint */
     struct wire_message message;
-    size_t hint; /* the region that was last used */
+    struct kdad_chunk_kda_bwd_intra_args args; /* the last that were found right … */
+    struct problem problem;                    /* … and what follows from them */
+    uint64_t extent[OPERAND_COUNT];
+    bool checked; /* there are such */
+    size_t hint;  /* the region that was last used */
 
     pthread_mutex_t lock;  /* for what follows */
     struct track *track;   /* NULL: never opened */

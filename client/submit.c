@@ -9,6 +9,7 @@
 #include "client/stream.h"
 
 #include <stddef.h>
+#include <string.h>
 
 #define ATTEMPTS 3 /* of a submission that finds its session lost */
 
@@ -62,8 +63,6 @@ static kdad_status check_chunk_indices(const struct kdad_tensor *t) {
 static kdad_status make_problem(const arguments *args, struct problem *p) {
     struct operand_tensor tensors[OPERAND_COUNT];
     char why[PROBLEM_WHY];
-    if (!args)
-        return error_set(KDAD_INVALID, "args: is NULL");
     for (enum operand o = 0; o < OPERAND_COUNT; o++)
         describe((const struct kdad_tensor *)((const char *)args + fields[o]), &tensors[o]);
     if (!problem_from_tensors(p, tensors, args->chunk_size, why))
@@ -77,12 +76,29 @@ static kdad_status make_problem(const arguments *args, struct problem *p) {
     return check_chunk_indices(&args->chunk_indices);
 }
 
+/* Sets the stream's problem. It follows from the arguments alone: equal ones need no second check. */
+static kdad_status check_arguments(struct kdad_stream *s, const arguments *args) {
+    if (!args)
+        return error_set(KDAD_INVALID, "args: is NULL");
+    if (s->checked && memcmp(args, &s->args, sizeof *args) == 0)
+        return KDAD_OK;
+    s->checked = false;
+    kdad_status status = make_problem(args, &s->problem);
+    if (status != KDAD_OK)
+        return status;
+    for (enum operand o = 0; o < OPERAND_COUNT; o++)
+        s->extent[o] = problem_has(&s->problem, o) ? problem_extent(&s->problem, o) : 0;
+    s->args = *args;
+    s->checked = true;
+    return KDAD_OK;
+}
+
 /* --- placing ------------------------------------------------------------------------------------------- */
 
 /* Gives operands the buffers they lie in. plain: those that lie in none. unknown: the address of one that the
  * session has not registered, where the search stops. With the memory's lock. */
-static kdad_status place_operands(struct kdad_stream *s, const struct problem *p, uint32_t *plain,
-                                  uintptr_t *unknown) {
+static kdad_status place_operands(struct kdad_stream *s, uint32_t *plain, uintptr_t *unknown) {
+    const struct problem *p = &s->problem;
     const struct memory *memory = &s->connection->memory;
     uint64_t serial = s->track->session->serial;
     struct problem *placed = &s->message.submit.problem;
@@ -91,7 +107,7 @@ static kdad_status place_operands(struct kdad_stream *s, const struct problem *p
         if (!problem_has(p, o))
             continue;
         uintptr_t address = p->at[o].offset;
-        switch (memory_find(memory, address, problem_extent(p, o), &s->hint)) {
+        switch (memory_find(memory, address, s->extent[o], &s->hint)) {
         case MEMORY_PLAIN:
             *plain |= 1u << o;
             break;
@@ -113,11 +129,11 @@ static kdad_status place_operands(struct kdad_stream *s, const struct problem *p
 }
 
 /* Makes the message's problem. Registers what the daemon does not know yet, one region a round. */
-static kdad_status place(struct kdad_stream *s, const struct problem *p, uint32_t *plain) {
+static kdad_status place(struct kdad_stream *s, uint32_t *plain) {
     struct memory *memory = &s->connection->memory;
     *plain = 0;
-    s->message.submit.problem = *p;
-    if (problem_is_empty(p)) {
+    s->message.submit.problem = s->problem;
+    if (problem_is_empty(&s->problem)) {
         for (enum operand o = 0; o < OPERAND_COUNT; o++)
             s->message.submit.problem.at[o].offset = 0;
         return KDAD_OK;
@@ -125,7 +141,7 @@ static kdad_status place(struct kdad_stream *s, const struct problem *p, uint32_
     for (;;) {
         uintptr_t unknown = 0;
         pthread_rwlock_rdlock(&memory->lock);
-        kdad_status status = place_operands(s, p, plain, &unknown);
+        kdad_status status = place_operands(s, plain, &unknown);
         pthread_rwlock_unlock(&memory->lock);
         if (status != KDAD_OK || unknown == 0)
             return status;
@@ -157,8 +173,8 @@ static kdad_status finish(struct kdad_stream *s, kdad_ticket ticket, kdad_status
 
 /* Plain memory that an earlier job has yet to write: that job first. Failed, it is an error of this
  * submission, which would work on what was never computed. If it is lost, stream_ready will say so. */
-static kdad_status resolve_conflict(struct kdad_stream *s, const struct problem *p, uint32_t plain) {
-    kdad_ticket ticket = staging_conflict(&s->staging, p, plain);
+static kdad_status resolve_conflict(struct kdad_stream *s, uint32_t plain) {
+    kdad_ticket ticket = staging_conflict(&s->staging, &s->problem, plain);
     kdad_status job = KDAD_OK;
     kdad_status status = ticket ? finish(s, ticket, &job) : KDAD_OK;
     if (status != KDAD_OK || job == KDAD_OK || job == KDAD_DAEMON_LOST)
@@ -192,13 +208,12 @@ static kdad_status reserve(struct kdad_stream *s, struct staged *j) {
 }
 
 /* Copies plain operands to a block, and gives them its buffer. NULL and the error, or the block. */
-static kdad_status stage(struct kdad_stream *s, const struct problem *p, uint32_t plain,
-                         struct staged **staged) {
+static kdad_status stage(struct kdad_stream *s, uint32_t plain, struct staged **staged) {
     struct problem *placed = &s->message.submit.problem;
-    kdad_status status = resolve_conflict(s, p, plain);
+    kdad_status status = resolve_conflict(s, plain);
     if (status != KDAD_OK)
         return status;
-    *staged = staging_plan(p, plain);
+    *staged = staging_plan(&s->problem, plain);
     if (!*staged)
         return KDAD_NO_MEMORY;
     status = reserve(s, *staged);
@@ -257,12 +272,12 @@ static kdad_status send_job(struct kdad_stream *s) {
 }
 
 /* One attempt, in the session of the moment. With the lock. */
-static kdad_status submit(struct kdad_stream *s, const struct problem *p) {
+static kdad_status submit(struct kdad_stream *s) {
     struct staged *staged = NULL;
     uint32_t plain;
-    kdad_status status = place(s, p, &plain);
+    kdad_status status = place(s, &plain);
     if (status == KDAD_OK && plain != 0)
-        status = stage(s, p, plain, &staged);
+        status = stage(s, plain, &staged);
     if (status == KDAD_OK)
         status = send_job(s);
     if (status != KDAD_OK) {
@@ -278,10 +293,9 @@ static kdad_status submit(struct kdad_stream *s, const struct problem *p) {
 KDAD_API kdad_status kdad_chunk_kda_bwd_intra(struct kdad_stream *stream,
                                               const struct kdad_chunk_kda_bwd_intra_args *args,
                                               kdad_ticket *ticket) {
-    struct problem problem;
     kdad_status status = stream_check(stream);
     if (status == KDAD_OK)
-        status = make_problem(args, &problem);
+        status = check_arguments(stream, args);
     if (status != KDAD_OK)
         return status;
     pthread_mutex_lock(&stream->lock);
@@ -289,7 +303,7 @@ KDAD_API kdad_status kdad_chunk_kda_bwd_intra(struct kdad_stream *stream,
         status = stream_ready(stream);
         if (status != KDAD_OK)
             break;
-        status = submit(stream, &problem);
+        status = submit(stream);
         if (status != KDAD_DAEMON_LOST)
             break;
     }

@@ -34,6 +34,7 @@ missing_packages() {
     has_library msgpack.h msgpack-c msgpack || echo 'libmsgpack-c-dev|libmsgpack-dev'
     has_library cjson/cJSON.h libcjson || echo libcjson-dev
     has_library check.h check || echo check
+    has_library systemd/sd-daemon.h libsystemd || echo libsystemd-dev
 }
 
 # Runs a command as root.

@@ -1,6 +1,7 @@
 #include "client/kdactl/measure.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <string.h>
 
 double measure_error(const float *out, const double *ref, const float *incoming, size_t n) {
@@ -23,7 +24,10 @@ double measure_error(const float *out, const double *ref, const float *incoming,
 bool measure_exact(const float *out, const double *ref, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const float rounded = (float)ref[i];
-        if (memcmp(&out[i], &rounded, sizeof rounded) != 0)
+        uint32_t got, want;
+        memcpy(&got, &out[i], sizeof got);
+        memcpy(&want, &rounded, sizeof want);
+        if (got != want)
             return false;
     }
     return true;

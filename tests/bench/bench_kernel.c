@@ -87,13 +87,14 @@ static float next_number(uint32_t *state) {
 static bool fill(const struct problem *p, void *data[OPERAND_COUNT]) {
     uint32_t state = 1;
     for (enum operand o = 0; o < OPERAND_CU_SEQLENS; o++) {
-        const size_t bytes = problem_extent(p, o), count = bytes / dtype_size(problem_dtype(p, o));
-        data[o] = malloc(bytes);
+        const bool half = problem_dtype(p, o) == DTYPE_BF16;
+        const size_t bytes = problem_extent(p, o), count = bytes / (half ? 2 : 4);
+        data[o] = aligned_alloc(64, (bytes + 63) / 64 * 64); /* as tensors are */
         if (!data[o])
             return false;
         for (size_t i = 0; i < count; i++) {
             const float number = next_number(&state);
-            if (problem_dtype(p, o) == DTYPE_BF16) {
+            if (half) {
                 uint32_t bits;
                 memcpy(&bits, &number, sizeof bits);
                 ((uint16_t *)data[o])[i] = (uint16_t)(bits >> 16);

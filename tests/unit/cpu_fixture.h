@@ -34,13 +34,13 @@ struct shape {
     int64_t B, T, H, HV, K, C;
     enum dtype qk, beta;
     enum layout layout;
-    bool in_place;
     double gate; /* the largest step by which g falls from a row to the next */
     double rise; /* the largest step by which it rises instead, every third row */
-    bool no_incoming;
-    int64_t N; /* sequences; their ends follow. 0: no cu_seqlens */
+    int64_t N;   /* sequences; their ends follow. 0: no cu_seqlens */
     int64_t ends[MAX_SEQUENCES];
     enum dtype cu;
+    bool in_place;
+    bool no_incoming;
 };
 
 struct fixture {

@@ -73,10 +73,9 @@ START_TEST(exact_results_are_exact) {
                 for (int64_t t = 0; t < n[1]; t++)
                     for (int64_t h = 0; h < n[2]; h++)
                         for (int64_t i = 0; i < n[3]; i++) {
-                            const int64_t row = row_in_chunk(&f, t);
+                            const int64_t row = row_in_chunk(&f, t), g = -(row / (s.C / 8));
                             if ((o != OPERAND_DAQK && o != OPERAND_DAKK) || i <= row)
-                                put(&f, o, 0, t, h, i,
-                                    o == OPERAND_G ? (float)-(row / (s.C / 8)) : (float)pick(-2, 2));
+                                put(&f, o, 0, t, h, i, o == OPERAND_G ? (float)g : (float)pick(-2, 2));
                         }
             }
             struct oracle ref;
