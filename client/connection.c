@@ -99,6 +99,7 @@ KDAD_API kdad_status kdad_connect(const char *address, int timeout_ms, struct kd
     c->timeout_ms = timeout_ms < 0 ? DEFAULT_TIMEOUT_MS : timeout_ms;
     c->spins = has_processors();
     memory_init(&c->memory);
+    cuda_memory_init(&c->cuda_memory);
     pthread_mutex_init(&c->connecting, NULL);
     pthread_mutex_init(&c->lock, NULL);
     kdad_status status = connect_anew(c, c->timeout_ms, &session);
@@ -120,6 +121,7 @@ KDAD_API void kdad_disconnect(struct kdad_connection *connection) {
         stream_free(connection->streams);
     session_drop(connection->session);
     memory_destroy(&connection->memory);
+    cuda_memory_destroy(&connection->cuda_memory);
     pthread_mutex_destroy(&connection->connecting);
     pthread_mutex_destroy(&connection->lock);
     free(connection);

@@ -8,6 +8,7 @@
 #ifndef CLIENT_CONNECTION_H
 #define CLIENT_CONNECTION_H
 
+#include "client/cuda.h"
 #include "client/error.h"
 #include "client/memory.h"
 #include "client/session.h"
@@ -20,6 +21,7 @@ struct kdad_connection {
     int timeout_ms; /* for each answer of the daemon's */
     bool spins;     /* more than one processor: a wait may spin for a while */
     struct memory memory;
+    struct cuda_memory cuda_memory;
 
     pthread_mutex_t connecting; /* held while a session is made */
     uint64_t serial;            /* of the last session */

@@ -134,6 +134,20 @@ KDAD_API void kdad_disconnect(struct kdad_connection *connection);
 KDAD_API kdad_status kdad_stream_open(struct kdad_connection *connection, const char *device,
                                       struct kdad_stream **stream);
 
+/* Opens a stream for tensors on a GPU: that of the calling thread's current CUDA context. cuda_stream: a
+ * CUstream or cudaStream_t of that context; 0: its default stream. Jobs run in that stream's order: a job
+ * sees what was put on cuda_stream before its submission, and what is put there afterwards sees its results.
+ * No call waits for the GPU. If a job fails or the daemon dies, its outputs become NaN in that order (but for
+ * KDAD_BAD_DATA), and kdad_wait and the next submission say so. Tensors must lie in memory that CUDA IPC can
+ * share: cudaMalloc, and so PyTorch's default allocator. They must stay valid until the job is done, in
+ * stream order. */
+KDAD_API kdad_status kdad_cuda_stream_open(struct kdad_connection *connection, void *cuda_stream,
+                                           struct kdad_stream **stream);
+
+/* Gives back what the daemon has mapped of this process's GPU memory, so that memory that was freed goes back
+ * to the GPU at once. What is still in use is mapped again by the next job. */
+KDAD_API kdad_status kdad_trim(struct kdad_connection *connection);
+
 /* Waits for the stream's running job, cancels those behind it, and frees the stream. Outputs of plain memory
  * that no wait has copied are not copied. NULL is allowed. */
 KDAD_API kdad_status kdad_stream_close(struct kdad_stream *stream);

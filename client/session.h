@@ -27,6 +27,8 @@ struct track {
     struct track *next;
     struct session *session; /* a reference */
     struct timeline *timeline;
+    struct cuda_stream *cuda; /* the trainer's stream, or NULL: then also */
+    uint64_t cuda_address;    /* the timeline's, as the GPU sees it */
     uint64_t wire_stream;
     uint64_t base; /* the stream's tickets before this session: ticket base + n is the wire's n */
     _Atomic bool lost;

@@ -33,6 +33,8 @@ kdad_status stream_check(const struct kdad_stream *s) {
 
 static void free_track(struct track *t) {
     session_detach(t->session, t);
+    if (t->cuda_address)
+        cuda_timeline_unregister(t->cuda, t->timeline);
     timeline_unmap(t->timeline);
     session_drop(t->session);
     free(t);
@@ -47,7 +49,8 @@ static void free_retired(struct kdad_stream *s) {
 }
 
 /* Makes a track of the daemon's answer to STREAM_OPEN. */
-static kdad_status map_track(struct session *session, struct session_reply *reply, struct track **track) {
+static kdad_status map_track(struct session *session, struct cuda_stream *cuda, struct session_reply *reply,
+                             struct track **track) {
     const struct wire_stream_open_reply *opened = &reply->message.stream_open_reply;
     struct track *t = calloc(1, sizeof *t);
     if (!t)
@@ -66,6 +69,12 @@ static kdad_status map_track(struct session *session, struct session_reply *repl
     madvise(t->timeline, sizeof *t->timeline, MADV_DONTFORK);
     t->session = session_hold(session);
     t->wire_stream = opened->stream;
+    t->cuda = cuda;
+    kdad_status status = cuda ? cuda_timeline_register(cuda, t->timeline, &t->cuda_address) : KDAD_OK;
+    if (status != KDAD_OK) {
+        free_track(t);
+        return status;
+    }
     if (!session_attach(session, t)) {
         free_track(t);
         return session_lost_error(session, "stream");
@@ -82,7 +91,7 @@ static kdad_status open_track(struct kdad_stream *s, struct session *session, st
     kdad_status status = session_request(session, &request, NULL, 0, deadline, &reply);
     if (status != KDAD_OK)
         return status;
-    status = map_track(session, &reply, track);
+    status = map_track(session, s->cuda, &reply, track);
     session_reply_free(&reply);
     return status;
 }
@@ -380,9 +389,53 @@ void stream_free(struct kdad_stream *s) {
     free_retired(s);
     if (s->track)
         free_track(s->track);
+    cuda_stream_close(s->cuda);
     pthread_mutex_destroy(&s->lock);
     wire_codec_free(s->codec);
     free(s);
+}
+
+/* Takes the trainer's stream in any case. */
+static kdad_status open_stream(struct kdad_connection *connection, const char *device,
+                               struct cuda_stream *cuda, struct kdad_stream **stream) {
+    struct kdad_stream *s = new_stream(connection, device);
+    if (!s) {
+        cuda_stream_close(cuda);
+        return error_set(KDAD_NO_MEMORY, "stream: out of memory");
+    }
+    s->cuda = cuda;
+    pthread_mutex_lock(&s->lock);
+    kdad_status status = stream_ready(s);
+    pthread_mutex_unlock(&s->lock);
+    if (status != KDAD_OK) {
+        stream_free(s);
+        return status;
+    }
+    *stream = s;
+    return KDAD_OK;
+}
+
+KDAD_API kdad_status kdad_cuda_stream_open(struct kdad_connection *connection, void *cuda_stream,
+                                           struct kdad_stream **stream) {
+    char device[WIRE_NAME_MAX + 1];
+    struct cuda_stream *cuda;
+    kdad_status status = connection_check(connection);
+    if (status == KDAD_OK && !stream)
+        status = error_set(KDAD_INVALID, "stream: is NULL");
+    if (status != KDAD_OK)
+        return status;
+    *stream = NULL;
+    status = cuda_stream_open(cuda_stream, &cuda, device);
+    return status == KDAD_OK ? open_stream(connection, device, cuda, stream) : status;
+}
+
+KDAD_API kdad_status kdad_trim(struct kdad_connection *connection) {
+    kdad_status status = connection_check(connection);
+    struct session *session = status == KDAD_OK ? connection_current(connection) : NULL;
+    if (session)
+        cuda_memory_release(&connection->cuda_memory, session, INT64_MAX);
+    session_drop(session);
+    return status;
 }
 
 KDAD_API kdad_status kdad_stream_open(struct kdad_connection *connection, const char *device,
@@ -398,18 +451,7 @@ KDAD_API kdad_status kdad_stream_open(struct kdad_connection *connection, const 
     if (strlen(device) > WIRE_NAME_MAX)
         return error_set(KDAD_INVALID, "device: has %zu characters, but may have at most %d", strlen(device),
                          WIRE_NAME_MAX);
-    struct kdad_stream *s = new_stream(connection, device);
-    if (!s)
-        return error_set(KDAD_NO_MEMORY, "stream: out of memory");
-    pthread_mutex_lock(&s->lock);
-    status = stream_ready(s);
-    pthread_mutex_unlock(&s->lock);
-    if (status != KDAD_OK) {
-        stream_free(s);
-        return status;
-    }
-    *stream = s;
-    return KDAD_OK;
+    return open_stream(connection, device, NULL, stream);
 }
 
 static kdad_status say_close(struct kdad_stream *s) {

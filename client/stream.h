@@ -22,6 +22,7 @@ struct kdad_stream {
     struct kdad_connection *connection;
     struct kdad_stream *next; /* with the connection's lock */
     char device[WIRE_NAME_MAX + 1];
+    struct cuda_stream *cuda; /* the trainer's stream on a GPU; NULL: host memory */
     _Atomic uint32_t spin_ns; /* how long a wait spins before it sleeps */
 
     struct wire_codec *codec; /* the submitting thread's, as is all up to hint */

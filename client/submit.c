@@ -138,6 +138,14 @@ static kdad_status place(struct kdad_stream *s, uint32_t *plain) {
             s->message.submit.problem.at[o].offset = 0;
         return KDAD_OK;
     }
+    if (s->cuda) {
+        pthread_mutex_unlock(&s->lock);
+        kdad_status status =
+            cuda_memory_place(&s->connection->cuda_memory, s->cuda, s->track->session,
+                              &s->message.submit.problem, s->extent, deadline_in(s->connection->timeout_ms));
+        pthread_mutex_lock(&s->lock);
+        return status;
+    }
     for (;;) {
         uintptr_t unknown = 0;
         pthread_rwlock_rdlock(&memory->lock);
@@ -257,7 +265,8 @@ static kdad_status send_job(struct kdad_stream *s) {
     const void *data = wire_encode(s->codec, &s->message, &size);
     if (!data)
         return error_set(KDAD_INTERNAL, "job: is too long for a packet");
-    atomic_store_explicit(&t->timeline->ready, s->message.submit.ticket, memory_order_release);
+    if (!s->cuda) /* else the trainer's stream says so */
+        atomic_store_explicit(&t->timeline->ready, s->message.submit.ticket, memory_order_release);
     while (!s->ended) {
         status = session_try_send(t->session, data, size, NULL, 0);
         if (status != KDAD_PENDING)
@@ -285,6 +294,8 @@ static kdad_status submit(struct kdad_stream *s) {
         return status;
     }
     s->last++;
+    if (s->cuda)
+        return cuda_stream_follow(s->cuda, s->track->cuda_address, s->last - s->track->base, &s->problem);
     if (staged)
         staging_commit(&s->staging, staged, s->last);
     return KDAD_OK;

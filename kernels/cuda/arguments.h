@@ -27,6 +27,15 @@ struct cuda_arguments {
     int32_t bad_status;
 };
 
+/* Of the guard (guard.cu). */
+struct cuda_guard {
+    uint64_t done, status; /* addresses: the timeline's done (u64), the job's status (i32) */
+    int32_t harmless;      /* a status, other than 0, that leaves outputs as they ought to be */
+    int64_t B, T, HV, K;
+    uint64_t at[4]; /* the outputs: dq, dk, db, dg */
+    int64_t stride[4][3];
+};
+
 #define CUDA_SEQUENCE_WORDS(N) (2 * (uint64_t)(N) + 2)
 
 enum cuda_verdict {

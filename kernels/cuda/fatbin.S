@@ -1,9 +1,12 @@
-/* fatbin.S - embeds the compiled kernels. KDAD_FATBIN is the file's path, from the build. */
+/* fatbin.S - embeds the compiled kernels. KDAD_CHUNK_FATBIN and KDAD_GUARD_FATBIN are their files, from the build. */
     .section .rodata
+    .global kdad_chunk_fatbin, kdad_guard_fatbin
+    .hidden kdad_chunk_fatbin, kdad_guard_fatbin
     .balign 64
-    .global kdad_fatbin
-    .hidden kdad_fatbin
-kdad_fatbin:
-    .incbin KDAD_FATBIN
+kdad_chunk_fatbin:
+    .incbin KDAD_CHUNK_FATBIN
+    .balign 64
+kdad_guard_fatbin:
+    .incbin KDAD_GUARD_FATBIN
     .byte 0
     .section .note.GNU-stack, "", @progbits

@@ -1,0 +1,358 @@
+#include "client/cuda.h"
+
+#include "client/deadline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef HAVE_CUDA
+
+#include "kernels/cuda/kernels.h"
+
+struct cuda_stream {
+    const struct cuda_driver *driver;
+    CUcontext context;
+    CUstream stream;
+    char device[WIRE_NAME_MAX + 1];
+    struct cuda_kernels *kernels;
+};
+
+/* The kernels of a context: loaded once, for all of the process's streams in it. */
+struct context_kernels {
+    struct context_kernels *next;
+    CUcontext context;
+    struct cuda_kernels *kernels;
+};
+
+static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct context_kernels *all_kernels;
+
+/* An allocation of the trainer's, as a session knows it. */
+struct cuda_allocation {
+    uint64_t base, size;
+    uint64_t id; /* CU_POINTER_ATTRIBUTE_BUFFER_ID */
+    uint64_t serial, buffer;
+    int64_t used;   /* deadline_now */
+    uint64_t round; /* in which its id was last asked for */
+};
+
+/* --- streams ------------------------------------------------------------------------------------------- */
+
+static kdad_status failed(const char *what, const char *why) {
+    return error_set(KDAD_INTERNAL, "%s: %s", what, why);
+}
+
+static bool enter(const struct cuda_stream *s, char why[CUDA_WHY]) {
+    return cuda_ok(s->driver->CtxPushCurrent(s->context), "cuCtxPushCurrent", why);
+}
+
+static void leave(const struct cuda_stream *s) {
+    s->driver->CtxPopCurrent(NULL);
+}
+
+/* The kernels of the current context. They stay as long as the process: a context is never torn down by kdad,
+ * and when its owner does so, they go with it. */
+static struct cuda_kernels *find_kernels(const struct cuda_driver *driver, CUcontext context,
+                                         char why[CUDA_WHY]) {
+    struct cuda_kernels *kernels = NULL;
+    pthread_mutex_lock(&kernels_lock);
+    for (struct context_kernels *k = all_kernels; k && !kernels; k = k->next) {
+        if (k->context == context)
+            kernels = k->kernels;
+    }
+    struct context_kernels *fresh = kernels ? NULL : calloc(1, sizeof *fresh);
+    if (fresh && (kernels = cuda_kernels_load(driver, why))) {
+        *fresh = (struct context_kernels){all_kernels, context, kernels};
+        all_kernels = fresh;
+    } else if (!kernels && !fresh) {
+        strcpy(why, "out of memory");
+    }
+    if (fresh && !kernels)
+        free(fresh);
+    pthread_mutex_unlock(&kernels_lock);
+    return kernels;
+}
+
+kdad_status cuda_stream_open(void *stream, struct cuda_stream **opened, char device[WIRE_NAME_MAX + 1]) {
+    char why[CUDA_WHY], uuid[CUDA_UUID_TEXT];
+    CUdevice number;
+    const struct cuda_driver *driver = cuda_driver(why);
+    if (!driver)
+        return error_set(KDAD_UNSUPPORTED, "stream: %s", why);
+    struct cuda_stream *s = calloc(1, sizeof *s);
+    if (!s)
+        return error_set(KDAD_NO_MEMORY, "stream: out of memory");
+    s->driver = driver;
+    s->stream = stream;
+    bool good = cuda_ok(driver->CtxGetCurrent(&s->context), "cuCtxGetCurrent", why);
+    if (good && !s->context) {
+        free(s);
+        return error_set(KDAD_INVALID, "stream: the calling thread has no current CUDA context");
+    }
+    good = good && cuda_ok(driver->CtxGetDevice(&number), "cuCtxGetDevice", why) &&
+           cuda_uuid(number, uuid, why) && (s->kernels = find_kernels(driver, s->context, why));
+    if (!good) {
+        free(s);
+        return failed("stream", why);
+    }
+    strcpy(s->device, uuid);
+    strcpy(device, uuid);
+    *opened = s;
+    return KDAD_OK;
+}
+
+void cuda_stream_close(struct cuda_stream *s) {
+    free(s);
+}
+
+kdad_status cuda_timeline_register(struct cuda_stream *s, struct timeline *timeline, uint64_t *address) {
+    char why[CUDA_WHY];
+    CUdeviceptr pointer = 0;
+    if (!enter(s, why))
+        return failed("stream", why);
+    bool good =
+        cuda_ok(s->driver->MemHostRegister(timeline, sizeof *timeline, CU_MEMHOSTREGISTER_DEVICEMAP),
+                "cuMemHostRegister", why) &&
+        cuda_ok(s->driver->MemHostGetDevicePointer(&pointer, timeline, 0), "cuMemHostGetDevicePointer", why);
+    leave(s);
+    *address = pointer;
+    return good ? KDAD_OK : failed("stream: its timeline", why);
+}
+
+void cuda_timeline_unregister(struct cuda_stream *s, struct timeline *timeline) {
+    char why[CUDA_WHY];
+    if (!enter(s, why))
+        return;
+    s->driver->StreamSynchronize(s->stream); /* it may still look at the page */
+    s->driver->MemHostUnregister(timeline);
+    leave(s);
+}
+
+kdad_status cuda_stream_follow(struct cuda_stream *s, uint64_t timeline_address, uint64_t ticket,
+                               const struct problem *problem) {
+    char why[CUDA_WHY];
+    uint64_t address[OPERAND_COUNT];
+    CUdeviceptr ready = timeline_address + offsetof(struct timeline, ready);
+    struct cuda_told told = {
+        .done = timeline_address + offsetof(struct timeline, done),
+        .status = timeline_address + offsetof(struct timeline, status) +
+                  ticket % WIRE_STREAM_SLOTS * sizeof(int32_t),
+        .harmless = KDAD_BAD_DATA,
+    };
+    for (enum operand o = 0; o < OPERAND_COUNT; o++)
+        address[o] = problem->at[o].offset;
+    if (!enter(s, why))
+        return failed("job", why);
+    bool good =
+        cuda_ok(s->driver->StreamWriteValue64(s->stream, ready, ticket, 0), "cuStreamWriteValue64", why) &&
+        cuda_ok(s->driver->StreamWaitValue64(s->stream, told.done, ticket, CU_STREAM_WAIT_VALUE_GEQ),
+                "cuStreamWaitValue64", why) &&
+        (problem_is_empty(problem) || cuda_launch_guard(s->kernels, s->stream, problem, address, &told, why));
+    leave(s);
+    return good ? KDAD_OK : failed("job", why);
+}
+
+/* --- memory -------------------------------------------------------------------------------------------- */
+
+void cuda_memory_init(struct cuda_memory *memory) {
+    pthread_mutex_init(&memory->lock, NULL);
+}
+
+void cuda_memory_destroy(struct cuda_memory *memory) {
+    free(memory->allocations);
+    pthread_mutex_destroy(&memory->lock);
+}
+
+static bool buffer_id(const struct cuda_driver *driver, uint64_t address, uint64_t *id) {
+    unsigned long long value = 0;
+    if (driver->PointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_BUFFER_ID, address) != CUDA_SUCCESS)
+        return false;
+    *id = value;
+    return true;
+}
+
+static void forget(struct cuda_memory *memory, size_t at) {
+    memory->allocations[at] = memory->allocations[--memory->count];
+}
+
+/* The allocation that an address lies in, as the session knows it; NULL: none. Stale ones are forgotten. */
+static struct cuda_allocation *find(struct cuda_memory *memory, const struct cuda_driver *driver,
+                                    struct session *session, uint64_t address, int64_t deadline) {
+    for (size_t i = 0; i < memory->count; i++) {
+        struct cuda_allocation *a = &memory->allocations[i];
+        uint64_t id;
+        if (address - a->base >= a->size)
+            continue;
+        if (a->round == memory->round)
+            return a;
+        if (a->serial == session->serial && buffer_id(driver, address, &id) && id == a->id) {
+            a->round = memory->round;
+            return a;
+        }
+        if (a->serial == session->serial)
+            session_release(session, a->buffer, deadline);
+        forget(memory, i);
+        return NULL;
+    }
+    return NULL;
+}
+
+static struct cuda_allocation *new_allocation(struct cuda_memory *memory) {
+    if (memory->count == memory->capacity) {
+        size_t capacity = memory->capacity ? 2 * memory->capacity : 16;
+        struct cuda_allocation *grown = realloc(memory->allocations, capacity * sizeof *grown);
+        if (!grown)
+            return NULL;
+        memory->allocations = grown;
+        memory->capacity = capacity;
+    }
+    return &memory->allocations[memory->count];
+}
+
+/* Asks the driver for the allocation that an address lies in, exports it, and has the daemon map it. */
+static kdad_status add(struct cuda_memory *memory, const struct cuda_stream *s, struct session *session,
+                       uint64_t address, enum operand o, int64_t deadline) {
+    char why[CUDA_WHY];
+    CUdeviceptr base;
+    size_t size;
+    CUipcMemHandle handle;
+    struct cuda_allocation *a = new_allocation(memory);
+    if (!a)
+        return error_set(KDAD_NO_MEMORY, "memory: out of memory");
+    *a = (struct cuda_allocation){.serial = session->serial, .round = memory->round};
+    if (!cuda_ok(s->driver->MemGetAddressRange(&base, &size, address), "cuMemGetAddressRange", why) ||
+        !buffer_id(s->driver, address, &a->id))
+        return error_set(KDAD_INVALID, "%s: does not lie in memory of the GPU: %s", operand_name(o), why);
+    if (!cuda_ok(s->driver->IpcGetMemHandle(&handle, base), "cuIpcGetMemHandle", why))
+        return error_set(KDAD_UNSUPPORTED, "%s: its memory cannot be shared with the daemon: %s",
+                         operand_name(o), why);
+    a->base = base;
+    a->size = size;
+    struct wire_message request = {.opcode = WIRE_REGISTER};
+    struct session_reply reply;
+    request.reg = (struct wire_register){
+        WIRE_BUFFER_CUDA_IPC, size, wire_string(s->device), {(const char *)&handle, sizeof handle}};
+    kdad_status status = session_request(session, &request, NULL, 0, deadline, &reply);
+    if (status != KDAD_OK)
+        return status;
+    a->buffer = reply.message.reg_reply.buffer;
+    session_reply_free(&reply);
+    memory->count++;
+    return KDAD_OK;
+}
+
+static kdad_status place_one(struct cuda_memory *memory, const struct cuda_stream *s, struct session *session,
+                             struct operand_view *v, enum operand o, uint64_t extent, int64_t deadline) {
+    uint64_t address = v->offset;
+    struct cuda_allocation *a = find(memory, s->driver, session, address, deadline);
+    if (!a) {
+        kdad_status status = add(memory, s, session, address, o, deadline);
+        if (status != KDAD_OK)
+            return status;
+        a = &memory->allocations[memory->count - 1];
+    }
+    if (extent > a->size - (address - a->base))
+        return error_set(KDAD_INVALID, "%s: ends behind its allocation", operand_name(o));
+    a->used = deadline_now();
+    v->allocation = a->buffer;
+    v->offset = address - a->base;
+    return KDAD_OK;
+}
+
+kdad_status cuda_memory_place(struct cuda_memory *memory, struct cuda_stream *s, struct session *session,
+                              struct problem *placed, const uint64_t extent[OPERAND_COUNT],
+                              int64_t deadline) {
+    char why[CUDA_WHY];
+    kdad_status status = KDAD_OK;
+    if (!enter(s, why))
+        return failed("job", why);
+    pthread_mutex_lock(&memory->lock);
+    memory->round++;
+    for (enum operand o = 0; o < OPERAND_COUNT && status == KDAD_OK; o++) {
+        if (problem_has(placed, o))
+            status = place_one(memory, s, session, &placed->at[o], o, extent[o], deadline);
+    }
+    pthread_mutex_unlock(&memory->lock);
+    leave(s);
+    return status;
+}
+
+void cuda_memory_release(struct cuda_memory *memory, struct session *session, int64_t before) {
+    pthread_mutex_lock(&memory->lock);
+    for (size_t i = memory->count; i-- > 0;) {
+        struct cuda_allocation *a = &memory->allocations[i];
+        bool known = a->serial == session->serial;
+        if (known && a->used >= before)
+            continue;
+        if (known)
+            session_release(session, a->buffer, deadline_in(0));
+        forget(memory, i);
+    }
+    pthread_mutex_unlock(&memory->lock);
+}
+
+#else
+
+struct cuda_stream {
+    int unused;
+};
+
+kdad_status cuda_stream_open(void *stream, struct cuda_stream **opened, char device[WIRE_NAME_MAX + 1]) {
+    (void)stream;
+    (void)opened;
+    (void)device;
+    return error_set(KDAD_UNSUPPORTED, "stream: this build of libkdad has no CUDA");
+}
+
+void cuda_stream_close(struct cuda_stream *stream) {
+    (void)stream;
+}
+
+kdad_status cuda_timeline_register(struct cuda_stream *stream, struct timeline *timeline, uint64_t *address) {
+    (void)stream;
+    (void)timeline;
+    (void)address;
+    return KDAD_UNSUPPORTED;
+}
+
+void cuda_timeline_unregister(struct cuda_stream *stream, struct timeline *timeline) {
+    (void)stream;
+    (void)timeline;
+}
+
+kdad_status cuda_stream_follow(struct cuda_stream *stream, uint64_t timeline_address, uint64_t ticket,
+                               const struct problem *problem) {
+    (void)stream;
+    (void)timeline_address;
+    (void)ticket;
+    (void)problem;
+    return KDAD_UNSUPPORTED;
+}
+
+void cuda_memory_init(struct cuda_memory *memory) {
+    (void)memory;
+}
+
+void cuda_memory_destroy(struct cuda_memory *memory) {
+    (void)memory;
+}
+
+kdad_status cuda_memory_place(struct cuda_memory *memory, struct cuda_stream *stream, struct session *session,
+                              struct problem *placed, const uint64_t extent[OPERAND_COUNT],
+                              int64_t deadline) {
+    (void)memory;
+    (void)stream;
+    (void)session;
+    (void)placed;
+    (void)extent;
+    (void)deadline;
+    return KDAD_UNSUPPORTED;
+}
+
+void cuda_memory_release(struct cuda_memory *memory, struct session *session, int64_t before) {
+    (void)memory;
+    (void)session;
+    (void)before;
+}
+
+#endif

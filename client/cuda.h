@@ -1,0 +1,58 @@
+/*
+ * cuda.h - tensors on a GPU: the trainer's allocations, exported to the daemon, and its CUDA stream, tied to
+ * a timeline.
+ *
+ * An allocation is registered when a job first uses it, under its base address and its buffer id, which the
+ * driver never gives twice: an address that was freed and allocated again is never served from what was
+ * registered before. What was not used for CUDA_IDLE_NS is released, since a mapping keeps the memory from
+ * going back to the GPU.
+ *
+ * A job's packet is sent first; then the trainer's stream gets: ready = n, wait for done ≥ n, guard. The
+ * guard (kernels/cuda/guard.cu) turns outputs into NaN if the job was not done: a lost job never looks like a
+ * result.
+ *
+ * In a build without CUDA, opening fails and the rest is never called.
+ */
+#ifndef CLIENT_CUDA_H
+#define CLIENT_CUDA_H
+
+#include "client/error.h"
+#include "client/session.h"
+#include "kernels/problem.h"
+
+#define CUDA_IDLE_NS INT64_C(2000000000)
+
+struct cuda_stream; /* a trainer's stream, and its context's kernels */
+
+/* Takes a CUstream of the calling thread's current context. device: gets the name of its GPU. */
+kdad_status cuda_stream_open(void *stream, struct cuda_stream **opened, char device[WIRE_NAME_MAX + 1]);
+void cuda_stream_close(struct cuda_stream *stream); /* NULL is allowed */
+
+/* Ties a timeline to the stream's context, and unties it, once nothing on the GPU looks at it any more. */
+kdad_status cuda_timeline_register(struct cuda_stream *stream, struct timeline *timeline, uint64_t *address);
+void cuda_timeline_unregister(struct cuda_stream *stream, struct timeline *timeline);
+
+/* The connection's table of registered allocations. */
+struct cuda_memory {
+    pthread_mutex_t lock;
+    struct cuda_allocation *allocations;
+    size_t count, capacity;
+    uint64_t round; /* of placing: an allocation's buffer id is asked for once in each */
+};
+
+void cuda_memory_init(struct cuda_memory *memory);
+void cuda_memory_destroy(struct cuda_memory *memory);
+
+/* Gives each operand of placed, whose offsets are addresses, the buffer that it lies in, and its offset
+ * there. Registers what the session does not know. */
+kdad_status cuda_memory_place(struct cuda_memory *memory, struct cuda_stream *stream, struct session *session,
+                              struct problem *placed, const uint64_t extent[OPERAND_COUNT], int64_t deadline);
+
+/* Releases allocations that were last used before a time (deadline_now), and those of other sessions. */
+void cuda_memory_release(struct cuda_memory *memory, struct session *session, int64_t before);
+
+/* Puts a job that was submitted on the trainer's stream. problem: with addresses. */
+kdad_status cuda_stream_follow(struct cuda_stream *stream, uint64_t timeline_address, uint64_t ticket,
+                               const struct problem *problem);
+
+#endif
