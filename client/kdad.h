@@ -23,11 +23,13 @@
  * time, except that kdad_wait and kdad_poll may run beside a submission. A connection may be used by all.
  *
  * Daemon lost. If the daemon dies, all that waits returns KDAD_DAEMON_LOST for the jobs that were not done;
- * their outputs may be half written. The next submission connects anew, opens the stream again and registers
- * memory again by itself, or returns KDAD_NO_DAEMON.
+ * their outputs may be half written. If jobs of a stream were lost, or cancelled as the daemon stopped, and
+ * no kdad_wait or kdad_poll has returned that, the stream's next submission returns it once, as it may build
+ * upon them. From then on a submission connects anew, opens the stream again and registers memory again by
+ * itself, or returns KDAD_NO_DAEMON. Tickets count on, and nothing is submitted twice.
  *
- * Fork. A child's calls on its parent's connections return KDAD_FORKED and leave the parent's alone; the
- * child may connect for itself. kdad_alloc's memory stays mapped, and shared, in the child.
+ * Fork. A child's calls on its parent's connections return KDAD_FORKED, or do nothing, and leave the parent's
+ * alone; the child may connect for itself. kdad_alloc's memory stays mapped, and shared, in the child.
  */
 #ifndef KDAD_H
 #define KDAD_H
@@ -88,9 +90,11 @@ typedef uint64_t kdad_ticket; /* of one stream: 1, 2, 3 … */
 /* A tensor where it lies: address of element 0, sizes, and strides in elements (as in PyTorch). ndim 0:
  * absent. Any strides ≥ 0, but the last dimension is contiguous (stride 1, or any if its size is 1).
  *
- * Memory from kdad_alloc is used where it lies. Any other memory is copied: inputs when the job is submitted,
- * so that they may be changed at once; outputs when kdad_wait or kdad_poll finds that job, or a later one of
- * the stream, done: until then the memory must stay valid, and holds what it held. */
+ * Memory from kdad_alloc, of this connection, is used where it lies. Any other memory is copied: inputs when
+ * the job is submitted, so that they may be changed at once; outputs when kdad_wait or kdad_poll finds that
+ * job, or a later one that it asks for, done. Until then the memory must stay valid, and holds what it held,
+ * unless a later submission of the stream needs the output or its room first. Nothing is copied out of a job
+ * that was lost, cancelled or failed, but for KDAD_BAD_DATA, where it is the incoming gradients. */
 struct kdad_tensor {
     void *data;
     kdad_dtype dtype;
@@ -100,18 +104,22 @@ struct kdad_tensor {
 };
 
 /* The arguments of fla's chunk_kda_bwd_intra. G = HV / H; C is chunk_size: 16, 32, 64 or 128; K is 1 … 256.
+ *
  *   q, k            [B, T, H, K]   bf16, f16 or f32, both the same
  *   g               [B, T, HV, K]  f32: log2 of the decay, summed along its chunk
  *   beta            [B, T, HV]     f32, bf16 or f16
  *   dAqk, dAkk      [B, T, HV, C]  f32; what lies above the diagonal is not read
  *   dq, dk, dg      [B, T, HV, K]  f32: incoming gradients
  *   db              [B, T, HV]     f32
- *   dq_out …        the same shapes, f32: incoming gradients plus this step's. Absent (ndim 0): in place.
- *   cu_seqlens      [N + 1]        i64 or i32, optional; then B = 1 and sequence i is rows cu[i] … cu[i+1] -
- * 1 chunk_indices   [NT, 2]        i64, optional; a hint that is checked for its shape and not read Outputs
- * must not overlap themselves, each other, or an input other than their own incoming gradient, of which they
- * may be the identical view. safe_gate is the caller's promise about g; it changes no result. Zero-initialise
- * the struct: an absent optional tensor has ndim 0. */
+ *   dq_out …        as these, f32: incoming gradients plus this step's. Absent (ndim 0): in place.
+ *   cu_seqlens      [N + 1]        i64 or i32, optional; then B is 1
+ *   chunk_indices   [NT, 2]        i64, optional; a hint that is checked for its shape and not read
+ *
+ * Sequence i is rows cu_seqlens[i] … cu_seqlens[i + 1] - 1; chunks start anew at each.
+ *
+ * Outputs must not overlap themselves, each other, or an input other than their own incoming gradient, of
+ * which they may be the identical view. safe_gate is the caller's promise about g; it changes no result.
+ * Zero-initialise the struct: an absent optional tensor has ndim 0. */
 struct kdad_chunk_kda_bwd_intra_args {
     struct kdad_tensor q, k, g, beta, dAqk, dAkk;
     struct kdad_tensor dq, dk, db, dg;
@@ -122,8 +130,9 @@ struct kdad_chunk_kda_bwd_intra_args {
 };
 
 /* Connects to the daemon's socket: address if given, else $KDAD_SOCKET, else $XDG_RUNTIME_DIR/kdad/kdad.sock,
- * else /run/kdad/kdad.sock. Returns KDAD_NO_DAEMON, KDAD_DENIED, KDAD_TIMEOUT, KDAD_PROTOCOL, KDAD_NO_MEMORY.
- * The connection is the caller's, to be ended by kdad_disconnect. */
+ * else /run/kdad/kdad.sock. timeout_ms also holds for each answer of the daemon's that a later call needs.
+ * Returns KDAD_NO_DAEMON, KDAD_DENIED, KDAD_INVALID (the address is too long), KDAD_TIMEOUT, KDAD_LIMIT,
+ * KDAD_PROTOCOL, KDAD_NO_MEMORY. The connection is the caller's, to be ended by kdad_disconnect. */
 KDAD_API kdad_status kdad_connect(const char *address, int timeout_ms, struct kdad_connection **connection);
 
 /* Ends a connection, its streams and its memory (kdad_alloc). Jobs not started are cancelled. NULL is
@@ -148,19 +157,23 @@ KDAD_API kdad_status kdad_cuda_stream_open(struct kdad_connection *connection, v
  * to the GPU at once. What is still in use is mapped again by the next job. */
 KDAD_API kdad_status kdad_trim(struct kdad_connection *connection);
 
-/* Waits for the stream's running job, cancels those behind it, and frees the stream. Outputs of plain memory
- * that no wait has copied are not copied. NULL is allowed. */
+/* Waits for the stream's running job, cancels those behind it, and frees the stream, whatever it returns.
+ * Outputs of plain memory that no wait has copied are not copied. NULL is allowed. Returns KDAD_DAEMON_LOST
+ * if jobs were lost and no call has returned that, KDAD_TIMEOUT if the daemon does not answer. */
 KDAD_API kdad_status kdad_stream_close(struct kdad_stream *stream);
 
-/* Allocates zeroed shared memory, aligned to a page, that the daemon works on without a copy. NULL on
- * failure. */
+/* Allocates zeroed shared memory, aligned to a page, that the daemon works on without a copy. All of it is
+ * taken from the system at once. NULL on failure. */
 KDAD_API void *kdad_alloc(struct kdad_connection *connection, size_t bytes);
 
-/* Frees memory of kdad_alloc. Jobs that use it must be done. NULL is allowed. */
+/* Frees what kdad_alloc returned. Jobs that use it must be done. NULL is allowed. */
 KDAD_API void kdad_free(struct kdad_connection *connection, void *memory);
 
-/* Submits a job; ticket may be NULL. Returns once it is sent: waits only while 1,024 jobs of the stream are
- * in flight, or (plain memory) while an input is an output that is not copied back yet. */
+/* Submits a job; ticket may be NULL. Returns once it is sent. Waits only while 1,024 jobs of the stream are
+ * in flight or the socket is full, and, with plain memory, while a tensor lies where an earlier job's output
+ * is not copied back yet, or while copies of 512 MB are in flight: KDAD_TIMEOUT if none of the stream's jobs
+ * ends in the connection's time. If that earlier job failed, its status is returned: this one would work on
+ * what was never computed. */
 KDAD_API kdad_status kdad_chunk_kda_bwd_intra(struct kdad_stream *stream,
                                               const struct kdad_chunk_kda_bwd_intra_args *args,
                                               kdad_ticket *ticket);

@@ -193,7 +193,7 @@ KDAD_API void *kdad_alloc(struct kdad_connection *connection, size_t bytes) {
         return NULL;
     struct region *region = calloc(1, sizeof *region);
     if (!region) {
-        error_set(KDAD_NO_MEMORY, "memory: out of memory");
+        error_say("memory: out of memory");
         return NULL;
     }
     region->references = 1;
@@ -208,7 +208,7 @@ KDAD_API void *kdad_alloc(struct kdad_connection *connection, size_t bytes) {
     pthread_rwlock_unlock(&memory->lock);
     if (inserted)
         return base;
-    error_set(KDAD_NO_MEMORY, "memory: out of memory");
+    error_say("memory: out of memory");
     free_region(region);
     return NULL;
 }

@@ -132,7 +132,7 @@ static bool plan_operand(struct staged *j, enum operand o) {
 struct staged *staging_plan(const struct problem *problem, uint32_t plain) {
     struct staged *j = calloc(1, sizeof *j);
     if (!j) {
-        error_set(KDAD_NO_MEMORY, "memory: out of memory");
+        error_say("memory: out of memory");
         return NULL;
     }
     j->problem = *problem;
@@ -143,7 +143,7 @@ struct staged *staging_plan(const struct problem *problem, uint32_t plain) {
         if (is_in_place(problem, o)) {
             j->at[o] = j->at[o - (OPERAND_DQ_OUT - OPERAND_DQ)];
         } else if (!plan_operand(j, o)) {
-            error_set(KDAD_NO_MEMORY, "memory: %s is too large to be copied", operand_name(o));
+            error_say("memory: %s is too large to be copied", operand_name(o));
             free(j);
             return NULL;
         }

@@ -77,7 +77,8 @@ static kdad_status map_track(struct session *session, struct cuda_stream *cuda, 
     }
     if (!session_attach(session, t)) {
         free_track(t);
-        return session_lost_error(session, "stream");
+        session_lost_error(session, "stream");
+        return KDAD_DAEMON_LOST;
     }
     *track = t;
     return KDAD_OK;
@@ -182,8 +183,7 @@ static kdad_status tell(struct kdad_stream *s) {
                          "stream: jobs from %llu on were cancelled; the next submission connects anew",
                          (unsigned long long)s->untold_first);
     pthread_mutex_lock(&s->track->session->lock);
-    error_set(status,
-              "stream: jobs from %llu on were lost with the daemon (%s); the next submission connects anew",
+    error_say("stream: jobs from %llu on were lost with the daemon (%s); the next submission connects anew",
               (unsigned long long)s->untold_first, s->track->session->end);
     pthread_mutex_unlock(&s->track->session->lock);
     return status;

@@ -165,9 +165,10 @@ START_TEST(a_daemon_that_does_not_answer_times_out) {
     ck_assert_int_ge(now_ms() - start, 50);
     close(accept(deaf.listener, NULL, NULL));
     snprintf(address.sun_path, sizeof address.sun_path, "%s", deaf.path);
-    for (int i = 0; i < 2; i++) /* more than the backlog holds */
-        connect(waiting[i] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0), (struct sockaddr *)&address,
-                sizeof address);
+    for (int i = 0; i < 2; i++) { /* more than the backlog holds */
+        waiting[i] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0);
+        (void)connect(waiting[i], (struct sockaddr *)&address, sizeof address);
+    }
     start = now_ms();
     ck_status(kdad_connect(deaf.path, 50, &c), KDAD_TIMEOUT);
     ck_sentence("did not accept the connection in time");
