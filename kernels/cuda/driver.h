@@ -61,6 +61,9 @@ extern "C" {
     X(MemHostUnregister, cuMemHostUnregister)                       \
     X(MemHostGetDevicePointer, cuMemHostGetDevicePointer_v2)        \
     X(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2)                        \
+    X(MemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)                        \
+    X(MemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)                        \
+    X(MemsetD8Async, cuMemsetD8Async)                               \
     X(MemGetAddressRange, cuMemGetAddressRange_v2)                  \
     X(MemGetInfo, cuMemGetInfo_v2)                                  \
     X(PointerGetAttribute, cuPointerGetAttribute)                   \

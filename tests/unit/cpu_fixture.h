@@ -85,6 +85,9 @@ int64_t row_in_chunk(const struct fixture *f, int64_t t);
 void *new_scratch(void); /* filled with NaN */
 void run(struct fixture *f);
 
+/* What run does instead, if set: the same tests are then those of another backend. */
+extern void (*fixture_runner)(struct fixture *f);
+
 /* Four of the operands from `first` on, contiguous. */
 struct outputs {
     float *of[4];
