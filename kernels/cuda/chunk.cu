@@ -45,6 +45,11 @@ __device__ __forceinline__ float fast_exp2(float x) {
     return y;
 }
 
+/* Where nothing is added the incoming bits stay: those of -0 and of NaNs too. */
+__device__ __forceinline__ float add(float incoming, float added) {
+    return added == 0.0f ? incoming : incoming + added;
+}
+
 __device__ __forceinline__ float to_float(float x) {
     return x;
 }
@@ -56,7 +61,8 @@ __device__ __forceinline__ float to_float(__half x) {
 }
 
 __device__ __forceinline__ float load_beta(const cuda_arguments &p, const place &at, int64_t row) {
-    const int64_t i = at.b * p.stride[OPERAND_BETA][0] + row * p.stride[OPERAND_BETA][1] + at.hv;
+    const int64_t *stride = p.stride[OPERAND_BETA];
+    const int64_t i = at.b * stride[0] + row * stride[1] + at.hv * stride[2];
     switch (p.beta_dtype) {
     case DTYPE_BF16:
         return __bfloat162float(reinterpret_cast<const __nv_bfloat16 *>(p.at[OPERAND_BETA])[i]);
@@ -72,11 +78,9 @@ template <typename T> struct rows_of {
     T *base;
     int64_t step;
     __device__ rows_of(const cuda_arguments &p, operand o, const place &at) {
-        const bool of_head = o <= OPERAND_K;
-        const bool heads_last = o == OPERAND_DB || o == OPERAND_DB_OUT;
-        const int64_t head = of_head ? at.h : at.hv;
+        const int64_t head = o <= OPERAND_K ? at.h : at.hv;
         base = reinterpret_cast<T *>(p.at[o]) + at.b * p.stride[o][0] + at.row * p.stride[o][1] +
-               head * (heads_last ? 1 : p.stride[o][2]);
+               head * p.stride[o][2];
         step = p.stride[o][1];
     }
     __device__ __forceinline__ T &operator()(int64_t row, int64_t column) const {
@@ -300,9 +304,9 @@ __device__ __forceinline__ void finish_tile(const cuda_arguments &p, const place
             const float dkw = fmaf(b, k, c.dkw[r]);
             const float dg_added = fmaf(q, c.dqi[r], (beta * c.dkw[r] - dkt) * k);
             if (active && r < count) {
-                dq_out(first + r, d) = in[i][0] + fmaf(a, k, c.dqi[r]);
-                dk_out(first + r, d) = in[i][1] + (beta * dkw + (dkt + fmaf(a, q, b * beta * k)));
-                dg_out(first + r, d) = in[i][2] + dg_added;
+                dq_out(first + r, d) = add(in[i][0], fmaf(a, k, c.dqi[r]));
+                dk_out(first + r, d) = add(in[i][1], beta * dkw + (dkt + fmaf(a, q, b * beta * k)));
+                dg_out(first + r, d) = add(in[i][2], dg_added);
             }
             c.dkw[r] = active ? dkw * k : 0.0f; /* now the column's part of db */
         }
@@ -372,7 +376,7 @@ template <typename T> __device__ __forceinline__ void do_items(const cuda_argume
         const rows_of<const float> db(p, OPERAND_DB, at);
         const rows_of<float> db_out(p, OPERAND_DB_OUT, at);
         for (int r = threadIdx.x; r < at.rows; r += CUDA_BLOCK)
-            db_out(r, 0) = db(r, 0) + x.db[r];
+            db_out(r, 0) = add(db(r, 0), x.db[r]);
         __syncthreads();
     }
 }

@@ -360,20 +360,25 @@ int main(int argc, char **argv) {
         return be_client(argv[1], (argv[3][0] - '0') + 10 * (argv[4][0] - '0'));
     if (!gpu_is_there())
         return GPU_SKIPPED;
+    const TTest *const tests[] = {
+        values_are_right,
+        two_hundred_jobs_keep_order,
+        a_job_sees_what_was_put_before_it,
+        an_address_may_be_used_again,
+        bad_cu_seqlens_are_told,
+        a_killed_daemon_leaves_no_result,
+        a_killed_client_harms_nobody,
+        clients_that_never_come_hold_back_nobody,
+        freed_memory_goes_back,
+    };
     Suite *suite = suite_create("gpu jobs");
-    TCase *c = tcase_create("gpu jobs");
-    tcase_add_checked_fixture(c, setup, teardown);
-    tcase_set_timeout(c, 120);
-    tcase_add_test(c, values_are_right);
-    tcase_add_test(c, two_hundred_jobs_keep_order);
-    tcase_add_test(c, a_job_sees_what_was_put_before_it);
-    tcase_add_test(c, an_address_may_be_used_again);
-    tcase_add_test(c, bad_cu_seqlens_are_told);
-    tcase_add_test(c, a_killed_daemon_leaves_no_result);
-    tcase_add_test(c, a_killed_client_harms_nobody);
-    tcase_add_test(c, clients_that_never_come_hold_back_nobody);
-    tcase_add_test(c, freed_memory_goes_back);
-    suite_add_tcase(suite, c);
+    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
+        TCase *c = tcase_create(tests[i]->name); /* so that CK_RUN_CASE can name it */
+        tcase_add_checked_fixture(c, setup, teardown);
+        tcase_set_timeout(c, 60);
+        tcase_add_test(c, tests[i]);
+        suite_add_tcase(suite, c);
+    }
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);
