@@ -135,6 +135,7 @@ kdad_status cuda_stream_follow(struct cuda_stream *s, uint64_t timeline_address,
     CUdeviceptr ready = timeline_address + offsetof(struct timeline, ready);
     struct cuda_told told = {
         .done = timeline_address + offsetof(struct timeline, done),
+        .lost = TIMELINE_LOST,
         .status = timeline_address + offsetof(struct timeline, status) +
                   ticket % WIRE_STREAM_SLOTS * sizeof(int32_t),
         .harmless = KDAD_BAD_DATA,
@@ -237,6 +238,9 @@ static kdad_status add(struct cuda_memory *memory, const struct cuda_stream *s, 
         return status;
     a->buffer = reply.message.reg_reply.buffer;
     session_reply_free(&reply);
+    pthread_mutex_lock(&session->lock);
+    session->cuda_memory = memory;
+    pthread_mutex_unlock(&session->lock);
     memory->count++;
     return KDAD_OK;
 }
@@ -277,18 +281,46 @@ kdad_status cuda_memory_place(struct cuda_memory *memory, struct cuda_stream *s,
     return status;
 }
 
-void cuda_memory_release(struct cuda_memory *memory, struct session *session, int64_t before) {
-    pthread_mutex_lock(&memory->lock);
+/* Takes one out that is to be released. With the lock. */
+static bool take_unused(struct cuda_memory *memory, const struct session *session, int64_t before,
+                        uint64_t *buffer) {
     for (size_t i = memory->count; i-- > 0;) {
         struct cuda_allocation *a = &memory->allocations[i];
         bool known = a->serial == session->serial;
         if (known && a->used >= before)
             continue;
-        if (known)
-            session_release(session, a->buffer, deadline_in(0));
+        *buffer = a->buffer;
         forget(memory, i);
+        if (known)
+            return true;
     }
+    return false;
+}
+
+bool cuda_memory_release(struct cuda_memory *memory, struct session *session, int64_t before) {
+    uint64_t buffer;
+    pthread_mutex_lock(&memory->lock);
+    while (take_unused(memory, session, before, &buffer))
+        session_release(session, buffer, deadline_in(0));
+    bool left = memory->count > 0;
     pthread_mutex_unlock(&memory->lock);
+    return left;
+}
+
+kdad_status cuda_memory_trim(struct cuda_memory *memory, struct session *session, int64_t deadline) {
+    kdad_status status = KDAD_OK;
+    for (;;) {
+        struct wire_message request = {.opcode = WIRE_RELEASE};
+        struct session_reply reply;
+        pthread_mutex_lock(&memory->lock);
+        bool found = take_unused(memory, session, INT64_MAX, &request.release.buffer);
+        pthread_mutex_unlock(&memory->lock);
+        if (!found || status != KDAD_OK)
+            return status;
+        status = session_request(session, &request, NULL, 0, deadline, &reply);
+        if (status == KDAD_OK)
+            session_reply_free(&reply);
+    }
 }
 
 #else
@@ -349,10 +381,18 @@ kdad_status cuda_memory_place(struct cuda_memory *memory, struct cuda_stream *st
     return KDAD_UNSUPPORTED;
 }
 
-void cuda_memory_release(struct cuda_memory *memory, struct session *session, int64_t before) {
+bool cuda_memory_release(struct cuda_memory *memory, struct session *session, int64_t before) {
     (void)memory;
     (void)session;
     (void)before;
+    return false;
+}
+
+kdad_status cuda_memory_trim(struct cuda_memory *memory, struct session *session, int64_t deadline) {
+    (void)memory;
+    (void)session;
+    (void)deadline;
+    return KDAD_OK;
 }
 
 #endif

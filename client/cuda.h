@@ -48,8 +48,12 @@ void cuda_memory_destroy(struct cuda_memory *memory);
 kdad_status cuda_memory_place(struct cuda_memory *memory, struct cuda_stream *stream, struct session *session,
                               struct problem *placed, const uint64_t extent[OPERAND_COUNT], int64_t deadline);
 
-/* Releases allocations that were last used before a time (deadline_now), and those of other sessions. */
-void cuda_memory_release(struct cuda_memory *memory, struct session *session, int64_t before);
+/* Releases allocations that were last used before a time (deadline_now), and those of other sessions. Does
+ * not wait for the daemon. True if some are left. */
+bool cuda_memory_release(struct cuda_memory *memory, struct session *session, int64_t before);
+
+/* Releases all, and waits until the daemon has unmapped them: it does so when their jobs are done. */
+kdad_status cuda_memory_trim(struct cuda_memory *memory, struct session *session, int64_t deadline);
 
 /* Puts a job that was submitted on the trainer's stream. problem: with addresses. */
 kdad_status cuda_stream_follow(struct cuda_stream *stream, uint64_t timeline_address, uint64_t ticket,

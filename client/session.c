@@ -7,6 +7,8 @@
  */
 #include "client/session.h"
 
+#include "client/cuda.h"
+
 #include "client/deadline.h"
 
 #include <errno.h>
@@ -17,6 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define IDLE_LOOK_MS 500 /* how often unused GPU memory is looked for */
+#define INSIST_MS 200    /* how long a lost timeline is kept so */
 #define SENTENCE_WAIT_MS 100
 
 /* A request that waits for its reply; in the requester's frame. */
@@ -102,16 +106,51 @@ static void mark_lost(struct session *s, const char *why) {
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Waits for a packet. Meanwhile GPU memory that no job has used for a while is given back. */
+static void wait_readable(struct session *s) {
+    struct pollfd readable = {.fd = s->socket.fd, .events = POLLIN};
+    struct cuda_memory *memory;
+    bool left = true;
+    do {
+        pthread_mutex_lock(&s->lock);
+        memory = left ? s->cuda_memory : NULL;
+        pthread_mutex_unlock(&s->lock);
+        if (memory)
+            left = cuda_memory_release(memory, s, deadline_now() - CUDA_IDLE_NS);
+    } while (poll(&readable, 1, memory && left ? IDLE_LOOK_MS : -1) == 0);
+}
+
+/* Work that a daemon which died had put on the GPU may still write into a timeline. */
+static void insist(struct session *s) {
+    for (int i = 0; i < INSIST_MS; i++) {
+        bool any = false;
+        pthread_mutex_lock(&s->lock);
+        for (struct track *t = s->tracks; t; t = t->next) {
+            if (t->cuda && atomic_load(&t->timeline->done) != TIMELINE_LOST)
+                timeline_set_done(t->timeline, TIMELINE_LOST);
+            any |= t->cuda != NULL;
+        }
+        pthread_mutex_unlock(&s->lock);
+        if (!any)
+            return;
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    }
+}
+
 static void *read_packets(void *argument) {
     struct session *s = argument;
     char why[PROBLEM_WHY];
-    while (receive(s, 0, why)) {
+    do {
+        wait_readable(s);
+        if (!receive(s, 0, why))
+            break;
         dispatch(s);
         packet_close_fds(&s->packet);
-    }
+    } while (true);
     packet_close_fds(&s->packet);
     shutdown(s->socket.fd, SHUT_RDWR);
     mark_lost(s, why);
+    insist(s);
     return NULL;
 }
 

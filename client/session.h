@@ -53,6 +53,8 @@ struct session {
 
     pthread_mutex_t lock; /* for what follows */
     pthread_cond_t changed;
+    struct cuda_memory *cuda_memory; /* the connection's, once a GPU's memory is registered: the reader lets
+                                      * go of what is not used any more */
     struct session_request *requests;
     struct track *tracks;
     char end[PROBLEM_WHY]; /* why it ended */

@@ -433,7 +433,7 @@ KDAD_API kdad_status kdad_trim(struct kdad_connection *connection) {
     kdad_status status = connection_check(connection);
     struct session *session = status == KDAD_OK ? connection_current(connection) : NULL;
     if (session)
-        cuda_memory_release(&connection->cuda_memory, session, INT64_MAX);
+        status = cuda_memory_trim(&connection->cuda_memory, session, deadline_in(connection->timeout_ms));
     session_drop(session);
     return status;
 }

@@ -25,6 +25,10 @@ void buffer_hold(struct buffer *buffer) {
     __atomic_fetch_add(&buffer->holders, 1, __ATOMIC_RELAXED);
 }
 
+bool buffer_is_unused(const struct buffer *buffer) {
+    return __atomic_load_n(&buffer->holders, __ATOMIC_ACQUIRE) == 1;
+}
+
 void buffer_drop(struct buffer *buffer) {
     if (!buffer || __atomic_fetch_sub(&buffer->holders, 1, __ATOMIC_ACQ_REL) != 1)
         return;

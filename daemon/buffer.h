@@ -11,6 +11,9 @@
 
 struct buffer {
     uint32_t holders; /* atomic */
+
+    uint64_t request;    /* id of the RELEASE to answer, once released */
+    struct buffer *next; /* of those that are released, but not yet unmapped */
     struct backend *backend;
     struct mapping mapping;
     uint64_t allocation; /* equal for two buffers of a client only if they map the same memory */
@@ -22,5 +25,8 @@ enum wire_status buffer_open(struct backend *backend, const struct wire_register
 
 void buffer_hold(struct buffer *buffer);
 void buffer_drop(struct buffer *buffer); /* NULL is allowed */
+
+/* For its client: true if no job uses it. */
+bool buffer_is_unused(const struct buffer *buffer);
 
 #endif

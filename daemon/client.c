@@ -97,6 +97,10 @@ void client_end(struct client *client, const char *reason) {
         table_remove(&client->buffers, id);
         buffer_drop(buffer);
     }
+    while ((buffer = client->released)) {
+        client->released = buffer->next;
+        buffer_drop(buffer);
+    }
     client->buffer_bytes = 0;
     client_cancel(client, reason);
     uv_async_send(&client->daemon->settle); /* closes the streams: not here, where a caller may hold one */
@@ -359,6 +363,25 @@ static void on_register(struct client *client, const struct wire_message *reques
     send_message(client, m, -1);
 }
 
+/* Unmaps what was released and is not used any more, and says so. What is left is looked at again soon. */
+static void settle_released(struct client *client) {
+    struct wire_message *m = &client->daemon->message;
+    for (struct buffer **link = &client->released; *link && !client->ending;) {
+        struct buffer *buffer = *link;
+        if (!buffer_is_unused(buffer)) {
+            link = &buffer->next;
+            continue;
+        }
+        *link = buffer->next;
+        m->opcode = WIRE_RELEASE_REPLY;
+        m->id = buffer->request;
+        buffer_drop(buffer);
+        send_message(client, m, -1);
+    }
+    if (client->released)
+        daemon_settle_soon(client->daemon);
+}
+
 static void on_release(struct client *client, const struct wire_message *request) {
     struct buffer *buffer = table_remove(&client->buffers, request->release.buffer);
     if (!buffer) {
@@ -366,11 +389,10 @@ static void on_release(struct client *client, const struct wire_message *request
         return;
     }
     client->buffer_bytes -= buffer->mapping.size;
-    buffer_drop(buffer);
-    struct wire_message *m = &client->daemon->message;
-    m->opcode = WIRE_RELEASE_REPLY;
-    m->id = request->id;
-    send_message(client, m, -1);
+    buffer->request = request->id;
+    buffer->next = client->released;
+    client->released = buffer;
+    settle_released(client);
 }
 
 /* Finds a job's buffers and holds them; checks the problem with their true sizes; fills in addresses. */
@@ -571,6 +593,8 @@ static void on_hello_timeout(uv_timer_t *timer) {
 
 void client_settle(struct client *client) {
     struct stream *stream;
+    if (client->released && !client->ending)
+        settle_released(client);
     for (uint32_t at = 0; (stream = table_next(&client->streams, &at, NULL));) {
         if (client->ending || stream->closing)
             settle_stream(client, stream);

@@ -35,6 +35,7 @@ struct client {
     struct group *groups[BACKENDS_MAX]; /* one for each of the daemon's backends */
     struct table streams, buffers;
     uint64_t buffer_bytes;
+    struct buffer *released; /* by the client, but not by its jobs yet: not answered so far */
     /* Counters, atomic. */
     uint64_t jobs_submitted, jobs_done, jobs_failed, busy_ns;
 };

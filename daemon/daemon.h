@@ -30,6 +30,7 @@ struct daemon {
     struct client *clients; /* newest first */
     uint32_t client_count;
     uv_async_t settle; /* a closing queue became idle */
+    uv_timer_t soon;   /* looks again for what no thread tells of */
     uv_signal_t terminate, interrupt;
     bool stopping;
     uint64_t since; /* uv_hrtime */
@@ -51,6 +52,9 @@ void listener_close(struct daemon *daemon);
 
 /* Fills in the daemon's side of a STATUS_REPLY. Strings point into clients. */
 void status_fill(const struct daemon *daemon, uint32_t from, struct wire_status_reply *reply);
+
+/* Has clients settled again within a millisecond or two. */
+void daemon_settle_soon(struct daemon *daemon);
 
 /* Ends the loop once it is stopping and no client is left. */
 void daemon_check_end(struct daemon *daemon);

@@ -43,14 +43,26 @@ static void stop_clients(struct daemon *daemon) {
     }
 }
 
-static void on_settle(uv_async_t *async) {
-    struct daemon *daemon = async->data;
+static void settle(struct daemon *daemon) {
     if (daemon->stopping)
         stop_clients(daemon);
     for (struct client *c = daemon->clients, *next; c; c = next) {
         next = c->next;
         client_settle(c);
     }
+}
+
+static void on_settle(uv_async_t *async) {
+    settle(async->data);
+}
+
+static void on_soon(uv_timer_t *timer) {
+    settle(timer->data);
+}
+
+void daemon_settle_soon(struct daemon *daemon) {
+    if (!uv_is_active((uv_handle_t *)&daemon->soon) && !uv_is_closing((uv_handle_t *)&daemon->soon))
+        uv_timer_start(&daemon->soon, on_soon, 1, 0);
 }
 
 static void close_handle(uv_handle_t *handle) {
@@ -62,6 +74,7 @@ void daemon_check_end(struct daemon *daemon) {
     if (!daemon->stopping || daemon->clients)
         return;
     close_handle((uv_handle_t *)&daemon->settle);
+    close_handle((uv_handle_t *)&daemon->soon);
     close_handle((uv_handle_t *)&daemon->terminate);
     close_handle((uv_handle_t *)&daemon->interrupt);
 }
@@ -131,9 +144,10 @@ static bool start(struct daemon *daemon, const struct options *options, char why
     for (int i = 1; i < DAEMON_BATCH; i++)
         daemon->batch[i].data = batch + (size_t)i * WIRE_PACKET_MAX;
     uv_async_init(&daemon->loop, &daemon->settle, on_settle);
+    uv_timer_init(&daemon->loop, &daemon->soon);
     uv_signal_init(&daemon->loop, &daemon->terminate);
     uv_signal_init(&daemon->loop, &daemon->interrupt);
-    daemon->settle.data = daemon->terminate.data = daemon->interrupt.data = daemon;
+    daemon->settle.data = daemon->soon.data = daemon->terminate.data = daemon->interrupt.data = daemon;
     uv_signal_start(&daemon->terminate, on_signal, SIGTERM);
     uv_signal_start(&daemon->interrupt, on_signal, SIGINT);
     return open_backends(daemon, options, why) && listener_open(daemon, options->socket, why);

@@ -25,7 +25,9 @@ struct timeline {
     _Alignas(4096) _Atomic int32_t status[WIRE_STREAM_SLOTS]; /* written by the daemon: enum wire_status */
 };
 
-#define TIMELINE_LOST UINT64_MAX /* done, once the daemon is lost */
+/* done, once the daemon is lost: the largest number that a GPU's wait, which compares differences, takes for
+ * more than any ticket. */
+#define TIMELINE_LOST ((uint64_t)INT64_MAX)
 
 /* Makes the memfd of a new timeline and maps it. Returns NULL with errno. */
 struct timeline *timeline_create(int *fd);

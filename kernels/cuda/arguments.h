@@ -30,6 +30,7 @@ struct cuda_arguments {
 /* Of the guard (guard.cu). */
 struct cuda_guard {
     uint64_t done, status; /* addresses: the timeline's done (u64), the job's status (i32) */
+    uint64_t lost;         /* done, if the daemon is lost */
     int32_t harmless;      /* a status, other than 0, that leaves outputs as they ought to be */
     int64_t B, T, HV, K;
     uint64_t at[4]; /* the outputs: dq, dk, db, dg */

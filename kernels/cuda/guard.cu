@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(256) kdad_guard(const __grid_consta
     if (threadIdx.x == 0) {
         const uint64_t done = *reinterpret_cast<const volatile uint64_t *>(p.done);
         const int32_t status = *reinterpret_cast<const volatile int32_t *>(p.status);
-        lost = done == ~uint64_t(0) || (status != 0 && status != p.harmless);
+        lost = done == p.lost || (status != 0 && status != p.harmless);
     }
     __syncthreads();
     if (!lost)

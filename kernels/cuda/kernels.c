@@ -123,6 +123,7 @@ bool cuda_launch_guard(const struct cuda_kernels *kernels, CUstream stream, cons
                        char why[CUDA_WHY]) {
     struct cuda_guard g = {
         .done = told->done,
+        .lost = told->lost,
         .status = told->status,
         .harmless = told->harmless,
         .B = p->B,

@@ -38,7 +38,8 @@ bool cuda_launch(const struct cuda_kernels *kernels, CUstream stream, const stru
 
 /* Where a job's word is, as the device sees it. */
 struct cuda_told {
-    CUdeviceptr done;   /* u64; all ones: the daemon is lost */
+    CUdeviceptr done;   /* u64 */
+    uint64_t lost;      /* done, if the daemon is lost */
     CUdeviceptr status; /* i32; 0: done */
     int32_t harmless;   /* a status that leaves outputs as they ought to be */
 };

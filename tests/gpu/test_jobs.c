@@ -263,35 +263,38 @@ static pid_t start_client(bool ready) {
     _exit(127);
 }
 
+static const char *client_kind;
+static int client_told;
+
 /* The child's side. late: its stream never comes to say that the inputs are ready. */
-static int be_client(const char *kind, int told) {
+START_TEST(be_client) {
     struct shape s = large();
     struct gpu_fixture g;
     kdad_ticket ticket;
     const struct gpu *gpu = gpu_open();
     CUdeviceptr word = gpu_alloc(8);
-    if (kdad_connect(NULL, KDAD_DEFAULT_TIMEOUT, &connection) ||
-        kdad_cuda_stream_open(connection, gpu->stream, &stream))
-        return 1;
+    ck_assert_int_eq(kdad_connect(NULL, KDAD_DEFAULT_TIMEOUT, &connection), KDAD_OK);
+    ck_assert_int_eq(kdad_cuda_stream_open(connection, gpu->stream, &stream), KDAD_OK);
     reseed(10);
     struct fixture f = make(&s);
     gpu_fixture_open(&g, &f);
     submit(&g, &ticket);
     kdad_wait(stream, ticket, KDAD_DEFAULT_TIMEOUT);
-    if (strcmp(kind, "late") == 0) {
+    if (strcmp(client_kind, "late") == 0) {
         uint64_t zero = 0;
         gpu_write(word, &zero, 8);
         gpu->driver->StreamWaitValue64(gpu->stream, word, 1, CU_STREAM_WAIT_VALUE_GEQ);
     }
     for (int i = 0;; i++) {
         submit(&g, &ticket);
-        if (i == 20 && write(told, "x", 1) != 1)
-            return 1;
-        if (strcmp(kind, "late") == 0 && i == 20)
+        if (i == 20)
+            ck_assert_int_eq(write(client_told, "x", 1), 1);
+        if (strcmp(client_kind, "late") == 0 && i == 20)
             for (;;)
                 pause();
     }
 }
+END_TEST
 
 static void compare_some(uint64_t number) {
     fixture_runner = run_by_daemon;
@@ -355,9 +358,23 @@ START_TEST(freed_memory_goes_back) {
 }
 END_TEST
 
+static int client_main(const char *kind, int told) {
+    client_kind = kind;
+    client_told = told;
+    Suite *suite = suite_create("client");
+    TCase *c = tcase_create("client");
+    tcase_add_test(c, be_client);
+    suite_add_tcase(suite, c);
+    SRunner *runner = srunner_create(suite);
+    srunner_set_fork_status(runner, CK_NOFORK);
+    srunner_run_all(runner, CK_SILENT);
+    srunner_free(runner);
+    return 1; /* a client never ends by itself */
+}
+
 int main(int argc, char **argv) {
     if (argc == 5)
-        return be_client(argv[1], (argv[3][0] - '0') + 10 * (argv[4][0] - '0'));
+        return client_main(argv[1], (argv[3][0] - '0') + 10 * (argv[4][0] - '0'));
     if (!gpu_is_there())
         return GPU_SKIPPED;
     const TTest *const tests[] = {

@@ -105,7 +105,7 @@ static void place(struct fixture *f, const struct shape *s, enum operand o) {
         stride[0] = n[1] * stride[1] + gap;
     }
     if (s->layout == BROADCAST && !output && !(s->in_place && o >= OPERAND_DQ))
-        stride[o % 3] = 0;
+        stride[o % (problem_shape(&f->p, o, n) - 1)] = 0; /* the last dimension is contiguous */
     const size_t size = dtype_size(problem_dtype(&f->p, o)), extent = problem_extent(&f->p, o);
     f->bytes[o] = GUARD + extent + GUARD;
     f->memory[o] = malloc(f->bytes[o]);
