@@ -299,7 +299,8 @@ static bool take_unused(struct cuda_memory *memory, const struct session *sessio
 
 bool cuda_memory_release(struct cuda_memory *memory, struct session *session, int64_t before) {
     uint64_t buffer;
-    pthread_mutex_lock(&memory->lock);
+    if (pthread_mutex_trylock(&memory->lock) != 0)
+        return true; /* in use, perhaps by one who waits for this thread to receive a reply */
     while (take_unused(memory, session, before, &buffer))
         session_release(session, buffer, deadline_in(0));
     bool left = memory->count > 0;
