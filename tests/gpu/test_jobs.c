@@ -211,7 +211,7 @@ static double seconds(void) {
 static struct shape large(void) {
     struct shape s = plain;
     s.B = 1;
-    s.T = 16384;
+    s.T = 4096;
     s.H = s.HV = 8;
     s.in_place = true;
     return s;
