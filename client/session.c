@@ -42,7 +42,7 @@ static void keep_sentence(struct session *s, const struct wire_job_error *error)
         if (t->wire_stream != error->stream)
             continue;
         unsigned i = t->sentences++ % SESSION_SENTENCES;
-        t->sentence[i].ticket = error->ticket;
+        t->failed = t->sentence[i].ticket = error->ticket;
         copy_text(t->sentence[i].text, sizeof t->sentence[i].text, error->sentence);
     }
 }
@@ -76,17 +76,15 @@ static void dispatch(struct session *s) {
 }
 
 /* Receives one packet into s->packet and s->message. False at the end, with the reason in why. A socket whose
- * peer closed with packets unread says ECONNRESET once, before what is still to be read. */
+ * peer closed with packets unread says ECONNRESET once, before what is still to be read. A packet that was
+ * cut short cannot be decoded; one that lost descriptors, as this process has too many, is its receiver's
+ * affair. */
 static bool receive(struct session *s, int flags, char why[PROBLEM_WHY]) {
     int n = packet_receive(s->socket.fd, &s->packet, flags);
     if (n < 0 && errno == ECONNRESET)
         n = packet_receive(s->socket.fd, &s->packet, flags);
     if (n <= 0) {
         snprintf(why, PROBLEM_WHY, n == 0 ? "it closed the connection" : "%s", strerror(errno));
-        return false;
-    }
-    if (s->packet.truncated) {
-        snprintf(why, PROBLEM_WHY, "it sent a packet that was cut short");
         return false;
     }
     return wire_decode(s->codec, s->packet.data, s->packet.size, &s->message, why);
@@ -515,8 +513,9 @@ bool session_sentence(struct session *s, const struct track *track, uint64_t wir
     int64_t deadline = deadline_in(SENTENCE_WAIT_MS);
     const char *found;
     pthread_mutex_lock(&s->lock);
-    while (!(found = find_sentence(track, wire_ticket)) && !session_is_lost(s) && deadline_left(deadline) > 0)
+    while (track->failed < wire_ticket && !session_is_lost(s) && deadline_left(deadline) > 0)
         wait_changed(s, deadline);
+    found = find_sentence(track, wire_ticket);
     if (found)
         snprintf(text, WIRE_SENTENCE_MAX + 1, "%s", found);
     pthread_mutex_unlock(&s->lock);

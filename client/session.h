@@ -33,6 +33,7 @@ struct track {
     uint64_t base; /* the stream's tickets before this session: ticket base + n is the wire's n */
     _Atomic bool lost;
     uint64_t done_at_end; /* once lost: the wire's last job that was done */
+    uint64_t failed;      /* the last job that a sentence came of: they come in order */
     unsigned sentences;
     struct {
         uint64_t ticket;

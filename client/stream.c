@@ -52,6 +52,8 @@ static void free_retired(struct kdad_stream *s) {
 static kdad_status map_track(struct session *session, struct cuda_stream *cuda, struct session_reply *reply,
                              struct track **track) {
     const struct wire_stream_open_reply *opened = &reply->message.stream_open_reply;
+    if (reply->packet.truncated)
+        return error_set(KDAD_NO_MEMORY, "stream: this process has no descriptor left for its timeline");
     struct track *t = calloc(1, sizeof *t);
     if (!t)
         return error_set(KDAD_NO_MEMORY, "stream: out of memory");
@@ -162,8 +164,10 @@ static kdad_status look(struct kdad_stream *s, kdad_ticket ticket) {
 
 void stream_settle(struct kdad_stream *s, kdad_ticket ticket) {
     while (s->staging.first && s->staging.first->ticket <= ticket) {
-        kdad_status status = look(s, s->staging.first->ticket);
-        staging_finish(&s->staging, status == KDAD_OK || status == KDAD_BAD_DATA);
+        kdad_ticket first = s->staging.first->ticket;
+        kdad_status status = look(s, first); /* may end the track, which settles all */
+        if (s->staging.first && s->staging.first->ticket == first)
+            staging_finish(&s->staging, status == KDAD_OK || status == KDAD_BAD_DATA);
     }
 }
 

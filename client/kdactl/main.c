@@ -7,6 +7,7 @@
 #include "client/kdactl/output.h"
 #include "client/kdactl/spawn.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -129,10 +130,12 @@ enum exit_code open_stream(const struct options *options, struct kdad_connection
 
 /* The library's threads take no signals: this runs on the main thread. */
 static void on_signal(int number) {
+    int before = errno;
     output_abandon();
     spawn_stop();
     signal(number, SIG_DFL);
-    raise(number);
+    raise(number); /* and it ends when this returns */
+    errno = before;
 }
 
 static void catch_signals(void) {

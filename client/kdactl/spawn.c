@@ -24,11 +24,12 @@ enum {
 
 static const char socket_name[] = "/kdad.sock";
 
-/* Written with signals blocked, read by a handler too. */
 static char directory[SOCKET_MAX];
 static char socket_path[SOCKET_MAX];
-static volatile pid_t daemon_pid;
-static volatile int daemon_fd = -1; /* a pidfd */
+
+/* Changed with signals blocked, read by a handler too. */
+static volatile pid_t keeper;
+static volatile int life = -1; /* the pipe's end that kdactl holds */
 
 /* The kdad beside this program; "kdad", to be looked for in PATH, if there is none. */
 static void find_daemon(char path[PATH_MAX]) {
@@ -50,25 +51,30 @@ static bool make_directory(void) {
     static const char template[] = "/kdactl.XXXXXX";
     if (!parent || parent[0] != '/' || strlen(parent) + sizeof template + sizeof socket_name > SOCKET_MAX)
         parent = "/tmp";
-    char path[SOCKET_MAX];
-    snprintf(path, sizeof path, "%s%s", parent, template);
-    if (!mkdtemp(path)) {
-        complain("%s: cannot be made: %s", path, strerror(errno));
+    snprintf(directory, sizeof directory, "%s%s", parent, template);
+    if (!mkdtemp(directory)) {
+        complain("%s: cannot be made: %s", directory, strerror(errno));
         return false;
     }
-    snprintf(socket_path, sizeof socket_path, "%.*s%s", (int)(SOCKET_MAX - sizeof socket_name), path,
+    snprintf(socket_path, sizeof socket_path, "%.*s%s", (int)(SOCKET_MAX - sizeof socket_name), directory,
              socket_name);
-    memcpy(directory, path, sizeof directory); /* from here on spawn_stop removes it */
     return true;
 }
 
-/* In the child. A service manager's messages are not for this daemon. */
+static void remove_directory(void) {
+    unlink(socket_path);
+    rmdir(directory);
+}
+
+/* ---- The keeper's side -----------------------------------------------------------------------------------
+ */
+
+/* In the keeper's child. A service manager's messages are not for this daemon. */
 static _Noreturn void become_daemon(pid_t parent, int ready) {
     static const char *const foreign[] = {"LISTEN_FDS",    "LISTEN_PID",    "LISTEN_FDNAMES",
                                           "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"};
     char path[PATH_MAX], number[16];
     sigset_t none;
-    setpgid(0, 0); /* a terminal's Ctrl-C is kdactl's to pass on */
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
         _exit(EXIT_NO_DAEMON);
@@ -84,6 +90,64 @@ static _Noreturn void become_daemon(pid_t parent, int ready) {
     execvp(path, arguments);
     complain("%s: cannot be run: %s", path, strerror(errno));
     _exit(EXIT_NO_DAEMON);
+}
+
+/* In kdactl's child, with all signals blocked: kdactl's end of the pipe is what it goes by. */
+static _Noreturn void keep(int life_end, int ready) {
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    dup2(null, STDIN_FILENO);
+    dup2(null, STDOUT_FILENO); /* so that whoever reads kdactl's output sees its end */
+    setpgid(0, 0);             /* a terminal's Ctrl-C is for kdactl */
+    pid_t self = getpid(), pid = fork();
+    if (pid == 0)
+        become_daemon(self, ready);
+    close(ready);
+    if (pid > 0) {
+        int pid_fd = (int)syscall(SYS_pidfd_open, pid, 0);
+        struct pollfd waits[] = {{.fd = pid_fd, .events = POLLIN}, {.fd = life_end, .events = POLLIN}};
+        poll(waits, 2, -1);
+        kill(pid, SIGTERM);
+        if (poll(waits, 1, STOP_MS) == 0)
+            kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+    }
+    remove_directory();
+    _exit(0);
+}
+
+/* ---- kdactl's side ---------------------------------------------------------------------------------------
+ */
+
+/* Starts the keeper. Returns the end of a pipe that the daemon writes to once it serves, or -1. */
+static int start_keeper(void) {
+    int lives[2], readies[2];
+    if (pipe2(lives, O_CLOEXEC) < 0) {
+        complain("no pipe: %s", strerror(errno));
+        return -1;
+    }
+    if (pipe2(readies, O_CLOEXEC) < 0) {
+        complain("no pipe: %s", strerror(errno));
+        close(lives[0]);
+        close(lives[1]);
+        return -1;
+    }
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(lives[1]);
+        close(readies[0]);
+        keep(lives[0], readies[1]);
+    }
+    close(lives[0]);
+    close(readies[1]);
+    if (pid < 0) {
+        complain("no process: %s", strerror(errno));
+        close(lives[1]);
+        close(readies[0]);
+        return -1;
+    }
+    keeper = pid;
+    life = lives[1];
+    return readies[0];
 }
 
 /* True once the daemon has written its byte. */
@@ -105,31 +169,19 @@ static bool wait_ready(int fd) {
 
 const char *spawn_start(void) {
     sigset_t all, before;
-    int ready[2] = {-1, -1};
-    pid_t parent = getpid();
+    int ready = -1;
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &before);
-    bool good = make_directory();
-    if (good && pipe2(ready, O_CLOEXEC) < 0) {
-        complain("no pipe: %s", strerror(errno));
-        good = false;
-    }
-    pid_t pid = good ? fork() : -1;
-    if (pid == 0)
-        become_daemon(parent, ready[1]);
-    if (good && pid < 0)
-        complain("no process: %s", strerror(errno));
-    if (pid > 0) {
-        daemon_pid = pid;
-        daemon_fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (make_directory()) {
+        ready = start_keeper();
+        if (ready < 0)
+            remove_directory();
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
-
-    if (ready[1] >= 0)
-        close(ready[1]);
-    good = pid > 0 && wait_ready(ready[0]);
-    if (ready[0] >= 0)
-        close(ready[0]);
+    if (ready < 0)
+        return NULL;
+    bool good = wait_ready(ready);
+    close(ready);
     if (good)
         return socket_path;
     spawn_stop();
@@ -140,21 +192,11 @@ void spawn_stop(void) {
     sigset_t all, before;
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &before);
-    if (daemon_pid > 0) {
-        kill(daemon_pid, SIGTERM);
-        struct pollfd wait = {.fd = daemon_fd, .events = POLLIN};
-        if (daemon_fd < 0 || poll(&wait, 1, STOP_MS) == 0)
-            kill(daemon_pid, SIGKILL);
-        waitpid(daemon_pid, NULL, 0);
-        daemon_pid = 0;
-    }
-    if (daemon_fd >= 0)
-        close(daemon_fd);
-    daemon_fd = -1;
-    if (directory[0]) {
-        unlink(socket_path);
-        rmdir(directory);
-        directory[0] = '\0';
-    }
+    if (life >= 0)
+        close(life);
+    life = -1;
+    if (keeper > 0)
+        waitpid(keeper, NULL, 0);
+    keeper = 0;
     sigprocmask(SIG_SETMASK, &before, NULL);
 }

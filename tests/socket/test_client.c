@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -143,7 +144,8 @@ START_TEST(a_wrong_daemon_is_named) {
     struct impostor noise = {.bytes = "\x93garbage"};
     connect_to_impostor(&noise, KDAD_PROTOCOL, "does not speak the protocol");
     struct impostor other = {.answer = {.opcode = WIRE_HELLO_REPLY}};
-    other.answer.hello_reply = (struct wire_hello_reply){.major = 7, .minor = 3, .backend = {"x", 1}};
+    other.answer.hello_reply = (struct wire_hello_reply){
+        .major = 7, .minor = 3, .version = wire_string("7.3"), .backend = wire_string("cpu")};
     connect_to_impostor(&other, KDAD_PROTOCOL, "speaks protocol 7.3");
     struct impostor lost = {.answer = {.opcode = WIRE_STREAM_CLOSE_REPLY}};
     connect_to_impostor(&lost, KDAD_PROTOCOL, "with opcode 67");
@@ -222,6 +224,25 @@ START_TEST(streams_are_limited_and_given_back) {
     ck_ok(kdad_stream_open(connection, NULL, &many[7]));
     for (int i = 1; i < WIRE_STREAMS_MAX; i++)
         ck_ok(kdad_stream_close(many[i]));
+}
+END_TEST
+
+START_TEST(a_process_without_descriptors_keeps_its_connection) {
+    struct rlimit limit, few;
+    struct kdad_stream *more;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    int next = dup(0);
+    close(next);
+    few = (struct rlimit){(rlim_t)next, limit.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    ck_status(kdad_stream_open(connection, NULL, &more), KDAD_NO_MEMORY);
+    ck_sentence("no descriptor left");
+    ck_assert_ptr_null(kdad_alloc(connection, 1));
+    ck_sentence("Too many open files");
+    struct kdad_connection *c;
+    ck_status(kdad_connect(server.socket, 1000, &c), KDAD_NO_MEMORY);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    check_results();
 }
 END_TEST
 
@@ -312,6 +333,27 @@ START_TEST(bad_cu_seqlens_leave_the_incoming_gradients) {
         ck_status(kdad_poll(stream, ticket), KDAD_BAD_DATA);
         sample_free(&s);
     }
+}
+END_TEST
+
+/* Only some of the last sentences are kept, but no status waits for the others. */
+START_TEST(many_failures_are_told_at_once) {
+    enum { JOBS = 500 };
+    const struct sample_shape shape = {1, 20, 1, 1, 16, 16, 2, KDAD_F32, KDAD_F32, KDAD_I64};
+    struct sample s;
+    sample_make(&s, &shape, connection, 0, SAMPLE_BAD_SEQLENS, 4);
+    kdad_ticket last = 0;
+    for (int i = 0; i < JOBS; i++)
+        last = submit(&s);
+    ck_status(kdad_wait(stream, last, KDAD_DEFAULT_TIMEOUT), KDAD_BAD_DATA);
+    ck_sentence("job 500: cu_seqlens");
+    int64_t start = now_ms();
+    for (kdad_ticket t = 1; t <= last; t++)
+        ck_status(kdad_poll(stream, t), KDAD_BAD_DATA);
+    ck_assert_int_lt(now_ms() - start, 1000);
+    ck_status(kdad_poll(stream, 1), KDAD_BAD_DATA);
+    ck_sentence("job 1: bad data");
+    sample_free(&s);
 }
 END_TEST
 
@@ -586,10 +628,12 @@ int main(void) {
     tcase_add_test(with, another_user_is_refused);
     tcase_add_test(with, a_stream_needs_a_device_that_is_there);
     tcase_add_test(with, streams_are_limited_and_given_back);
+    tcase_add_test(with, a_process_without_descriptors_keeps_its_connection);
     tcase_add_loop_test(with, results_are_right, 0, COUNT(shapes));
     tcase_add_test(with, the_identical_view_is_in_place);
     tcase_add_test(with, empty_jobs_succeed_without_memory);
     tcase_add_test(with, bad_cu_seqlens_leave_the_incoming_gradients);
+    tcase_add_test(with, many_failures_are_told_at_once);
     tcase_add_test(with, a_refused_submission_leaves_the_stream_usable);
     tcase_add_test(with, plain_jobs_depend_on_each_other_in_order);
     tcase_add_test(with, plain_memory_is_copied_when_promised);

@@ -378,6 +378,7 @@ END_TEST
 struct worker {
     pthread_t thread;
     int number, jobs;
+    struct kdad_stream *stream;
 };
 
 static void work(struct kdad_connection *c, int number, int jobs) {
@@ -446,10 +447,9 @@ static _Atomic bool over;
 
 static void *work_through_losses(void *argument) {
     struct worker *w = argument;
-    struct kdad_stream *own;
+    struct kdad_stream *own = w->stream;
     struct sample s;
     int done = 0;
-    ck_ok(kdad_stream_open(connection, NULL, &own));
     sample_make(&s, &sample_small, connection, w->number & 1 ? SAMPLE_ALL_PLAIN : 0, 0, (uint32_t)w->number);
     while (!over || done == 0) {
         kdad_ticket ticket = 0;
@@ -471,6 +471,7 @@ START_TEST(threads_survive_restarts) {
     struct worker workers[4];
     for (int i = 0; i < 4; i++) {
         workers[i] = (struct worker){.number = i};
+        ck_ok(kdad_stream_open(connection, NULL, &workers[i].stream));
         pthread_create(&workers[i].thread, NULL, work_through_losses, &workers[i]);
     }
     for (int i = 0; i < 15; i++) {
