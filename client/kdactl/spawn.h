@@ -7,8 +7,8 @@
 #ifndef CLIENT_KDACTL_SPAWN_H
 #define CLIENT_KDACTL_SPAWN_H
 
-/* Starts the kdad beside kdactl, else the one in PATH, and waits until it serves. Returns its socket's path, or
- * NULL, having said why. */
+/* Starts the kdad beside kdactl, else the one in PATH, and waits until it serves. Returns its socket's path,
+ * or NULL, having said why. */
 const char *spawn_start(void);
 
 /* Lets go, and waits until nothing is left. May be called twice, or with none started, and in a signal's
