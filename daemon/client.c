@@ -599,6 +599,8 @@ void client_settle(struct client *client) {
         if (client->ending || stream->closing)
             settle_stream(client, stream);
     }
+    if (!client->ending)
+        watch(client); /* an answer may wait for the socket now */
     free_if_done(client);
 }
 
