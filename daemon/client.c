@@ -17,11 +17,14 @@
 struct outgoing {
     struct outgoing *next;
     int fd;
+    bool droppable; /* a JOB_ERROR: the timeline has the status all the same */
     size_t size;
     char data[];
 };
 
 static void watch(struct client *client);
+
+enum { JOB_ERRORS_MAX = 64 }; /* that wait for a client's socket */
 
 /* --- the end ------------------------------------------------------------------------------------------- */
 
@@ -30,8 +33,21 @@ static void drop_outgoing(struct client *client) {
     client->out = o->next;
     if (!client->out)
         client->out_end = &client->out;
+    client->out_errors -= o->droppable;
     if (o->fd >= 0)
         close(o->fd);
+    free(o);
+}
+
+/* Of the sentences that wait for a client that does not read, the latest are kept. Behind the oldest there is
+ * another one: the end of the list stays. */
+static void drop_oldest_error(struct client *client) {
+    struct outgoing **link = &client->out;
+    while (!(*link)->droppable)
+        link = &(*link)->next;
+    struct outgoing *o = *link;
+    *link = o->next;
+    client->out_errors--;
     free(o);
 }
 
@@ -132,10 +148,13 @@ static void send_message(struct client *client, const struct wire_message *messa
     }
     o->next = NULL;
     o->fd = fd;
+    o->droppable = message->opcode == WIRE_JOB_ERROR;
     o->size = size;
     memcpy(o->data, data, size);
     *client->out_end = o;
     client->out_end = &o->next;
+    if (o->droppable && ++client->out_errors > JOB_ERRORS_MAX)
+        drop_oldest_error(client);
 }
 
 static void send_outgoing(struct client *client) {
@@ -180,11 +199,19 @@ void client_fail(struct client *client, enum wire_status status, const char *rea
 
 void client_job_error(struct client *client, uint64_t stream, uint64_t ticket, enum wire_status status,
                       const char *why) {
+    struct wire_message message;
+    message.opcode = WIRE_JOB_ERROR;
+    message.id = 0;
+    message.job_error = (struct wire_job_error){stream, ticket, status, wire_string(why)};
+    uv_thread_t self = uv_thread_self();
+    if (uv_thread_equal(&self, &client->daemon->thread)) {
+        if (!client->ending)
+            send_message(client, &message, -1);
+        return;
+    }
     struct wire_codec *codec = wire_codec_new(); /* the loop's codec is the loop's */
     if (!codec)
         return;
-    struct wire_message message = {.opcode = WIRE_JOB_ERROR};
-    message.job_error = (struct wire_job_error){stream, ticket, status, wire_string(why)};
     size_t size;
     const void *data = wire_encode(codec, &message, &size);
     if (data)

@@ -32,6 +32,7 @@ struct client {
     int burst;   /* packets to ask for at once: as many as lately came at once */
     uv_timer_t hello_timer;
     struct outgoing *out, **out_end;    /* packets that the socket did not take yet */
+    int out_errors;                     /* JOB_ERRORs among them */
     struct group *groups[BACKENDS_MAX]; /* one for each of the daemon's backends */
     struct table streams, buffers;
     uint64_t buffer_bytes;

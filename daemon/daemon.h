@@ -24,6 +24,7 @@ struct listener {
 
 struct daemon {
     uv_loop_t loop;
+    uv_thread_t thread; /* the loop's */
     struct listener listener;
     struct backend *backends[BACKENDS_MAX]; /* the first one gives the daemon its name */
     int backend_count;

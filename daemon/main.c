@@ -192,6 +192,7 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     raise_descriptor_limit();
     uv_loop_init(&daemon.loop);
+    daemon.thread = uv_thread_self();
     daemon.since = uv_hrtime();
     code = start(&daemon, &options, why) ? 0 : 1;
     if (code == 0) {
