@@ -75,6 +75,10 @@ struct backend_ops {
     void (*submit)(struct queue *queue, struct job *job);
 };
 
+/* Writes a sentence to why and returns the status. */
+__attribute__((format(printf, 3, 4))) enum wire_status
+backend_refuse(char why[PROBLEM_WHY], enum wire_status status, const char *format, ...);
+
 extern const struct backend_ops cpu_backend;
 extern const struct backend_ops cuda_backend; /* in builds with CUDA */
 

@@ -15,7 +15,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,15 +152,6 @@ static bool cpu_maps(const struct backend *backend, uint32_t kind) {
     return kind == WIRE_BUFFER_HOST;
 }
 
-__attribute__((format(printf, 3, 4))) static enum wire_status
-refuse(char why[PROBLEM_WHY], enum wire_status status, const char *format, ...) {
-    va_list list;
-    va_start(list, format);
-    vsnprintf(why, PROBLEM_WHY, format, list);
-    va_end(list);
-    return status;
-}
-
 static enum wire_status cpu_map(struct backend *backend, const struct wire_register *request, const int *fds,
                                 int fd_count, struct mapping *mapping, char why[PROBLEM_WHY]) {
     (void)backend;
@@ -172,20 +162,20 @@ static enum wire_status cpu_map(struct backend *backend, const struct wire_regis
     struct statfs fs;
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || fstatfs(fd, &fs) < 0 || fstat(fd, &st) < 0 || fs.f_type != TMPFS_MAGIC)
-        return refuse(why, WIRE_INVALID, "buffer: the descriptor is not a memfd of ordinary pages");
+        return backend_refuse(why, WIRE_INVALID, "buffer: the descriptor is not a memfd of ordinary pages");
     if (!(seals & F_SEAL_SHRINK))
-        return refuse(why, WIRE_INVALID, "buffer: the memfd is not sealed with F_SEAL_SHRINK");
+        return backend_refuse(why, WIRE_INVALID, "buffer: the memfd is not sealed with F_SEAL_SHRINK");
     if (size == 0 || size > (uint64_t)st.st_size || size > SIZE_MAX / 2)
-        return refuse(why, WIRE_INVALID, "buffer: size is %llu, but the memfd has %llu bytes",
-                      (unsigned long long)size, (unsigned long long)st.st_size);
+        return backend_refuse(why, WIRE_INVALID, "buffer: size is %llu, but the memfd has %llu bytes",
+                              (unsigned long long)size, (unsigned long long)st.st_size);
     if ((uint64_t)st.st_blocks * 512 < size)
-        return refuse(why, WIRE_INVALID,
-                      "buffer: only %llu of %llu bytes are allocated: fallocate the memfd first",
-                      (unsigned long long)st.st_blocks * 512, (unsigned long long)size);
+        return backend_refuse(why, WIRE_INVALID,
+                              "buffer: only %llu of %llu bytes are allocated: fallocate the memfd first",
+                              (unsigned long long)st.st_blocks * 512, (unsigned long long)size);
     void *address = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (address == MAP_FAILED)
-        return refuse(why, errno == ENOMEM ? WIRE_NO_MEMORY : WIRE_INVALID, "buffer: cannot be mapped: %s",
-                      strerror(errno));
+        return backend_refuse(why, errno == ENOMEM ? WIRE_NO_MEMORY : WIRE_INVALID,
+                              "buffer: cannot be mapped: %s", strerror(errno));
     *mapping = (struct mapping){(uintptr_t)address, size, device_name, {st.st_dev, st.st_ino}, NULL};
     return WIRE_OK;
 }
@@ -214,7 +204,7 @@ static enum wire_status cpu_queue_open(struct group *group, struct wire_string d
     struct cpu_queue *q = calloc(1, sizeof *q);
     (void)device; /* is this one: serves has said so */
     if (!q)
-        return refuse(why, WIRE_NO_MEMORY, "stream: the daemon is out of memory");
+        return backend_refuse(why, WIRE_NO_MEMORY, "stream: the daemon is out of memory");
     q->base = (struct queue){group, device_name};
     q->pool = ((struct cpu_backend *)group->backend)->pool;
     q->lane.group = &((struct cpu_group *)group)->pool;
@@ -231,7 +221,8 @@ static bool cpu_queue_close(struct queue *queue) {
 }
 
 static bool is_small(const struct problem *p) {
-    double chunks = (double)p->B * (double)p->HV * (double)((p->T + p->C - 1) / p->C);
+    int64_t in_batch = (p->T + p->C - 1) / p->C;
+    double chunks = (double)p->B * (double)p->HV * (double)in_batch;
     return p->N <= INLINE_SEQUENCES && chunks * (double)cpu_item_cost(p) <= INLINE_NS;
 }
 

@@ -22,7 +22,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,15 +92,6 @@ static int64_t now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-__attribute__((format(printf, 3, 4))) static enum wire_status
-refuse(char why[PROBLEM_WHY], enum wire_status status, const char *format, ...) {
-    va_list list;
-    va_start(list, format);
-    vsnprintf(why, PROBLEM_WHY, format, list);
-    va_end(list);
-    return status;
 }
 
 static void die(const char *why) {
@@ -403,18 +393,19 @@ static enum wire_status cuda_map(struct backend *backend, const struct wire_regi
     (void)fds;
     (void)fd_count; /* none */
     if (!d)
-        return refuse(why, WIRE_UNSUPPORTED, "buffer: device is '%.*s', which this daemon does not serve",
-                      (int)request->device.size, request->device.data);
+        return backend_refuse(why, WIRE_UNSUPPORTED,
+                              "buffer: device is '%.*s', which this daemon does not serve",
+                              (int)request->device.size, request->device.data);
     memcpy(&handle, request->handle.data, sizeof handle);
     b->driver->CtxSetCurrent(d->context);
     if (!cuda_ok(b->driver->IpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
                  "cuIpcOpenMemHandle", text))
-        return refuse(why, WIRE_INVALID, "buffer: %.200s", text);
+        return backend_refuse(why, WIRE_INVALID, "buffer: %.200s", text);
     if (!cuda_ok(b->driver->MemGetAddressRange(&base, &size, address), "cuMemGetAddressRange", text) ||
         base != address || request->size > size) {
         b->driver->IpcCloseMemHandle(address);
-        return refuse(why, WIRE_INVALID, "buffer: size is %llu, but the allocation has %llu bytes",
-                      (unsigned long long)request->size, (unsigned long long)size);
+        return backend_refuse(why, WIRE_INVALID, "buffer: size is %llu, but the allocation has %llu bytes",
+                              (unsigned long long)request->size, (unsigned long long)size);
     }
     *mapping = (struct mapping){address, size, d->uuid, {address, 0}, d};
     return WIRE_OK;
@@ -482,13 +473,13 @@ static enum wire_status cuda_queue_open(struct group *group, struct wire_string 
     struct cuda_queue *q = calloc(1, sizeof *q);
     char text[CUDA_WHY];
     if (!q)
-        return refuse(why, WIRE_NO_MEMORY, "stream: the daemon is out of memory");
+        return backend_refuse(why, WIRE_NO_MEMORY, "stream: the daemon is out of memory");
     q->on = find_device(b, device);
     q->base = (struct queue){group, q->on->uuid};
     q->timeline = timeline;
     if (!open_queue(b, q, text)) {
         free_queue(b, q);
-        return refuse(why, WIRE_NO_MEMORY, "stream: %.200s", text);
+        return backend_refuse(why, WIRE_NO_MEMORY, "stream: %.200s", text);
     }
     *queue = &q->base;
     return WIRE_OK;

@@ -48,7 +48,10 @@ const char *log_quote(char *out, unsigned size, const char *value) {
         unsigned char c = (unsigned char)*value;
         if (c == '"' || c == '\\')
             out[n++] = '\\';
-        out[n++] = c < 0x20 || c == 0x7f ? '?' : (char)c;
+        if (c < 0x20 || c == 0x7f)
+            out[n++] = '?';
+        else
+            out[n++] = *value;
     }
     out[n++] = '"';
     out[n] = 0;

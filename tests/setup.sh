@@ -34,6 +34,10 @@ missing_packages() {
     has_library msgpack.h msgpack-c msgpack || echo 'libmsgpack-c-dev|libmsgpack-dev'
     has_library cjson/cJSON.h libcjson || echo libcjson-dev
     has_library check.h check || echo check
+}
+
+# What the build makes use of and can do without.
+optional_packages() {
     has_library systemd/sd-daemon.h libsystemd || echo libsystemd-dev
 }
 
@@ -46,17 +50,15 @@ as_root() {
     fi
 }
 
-# install_packages NAME...: with apt-get, if that is there and may be used; else names them and ends.
+may_install() {
+    has apt-get && { [ "$(id -u)" -eq 0 ] || sudo -n true 2>/dev/null; }
+}
+
+# install_packages NAME...: with apt-get.
 install_packages() {
     [ $# -gt 0 ] || return 0
-    if ! has apt-get || { [ "$(id -u)" -ne 0 ] && ! sudo -n true 2>/dev/null; }; then
-        say "These packages are missing (by their names in Debian; one of those with | between them):"
-        say "    $*"
-        say "Install them and run this again."
-        exit 1
-    fi
     say "Installing: $*"
-    as_root apt-get -qq update >&2 || exit 1
+    as_root apt-get -qq update >&2 # one source of several may be away
     chosen=
     for names; do
         for name in $(echo "$names" | tr '|' ' '); do
@@ -82,9 +84,17 @@ build() {
     cmake --build build --parallel "$(nproc)" --target "$@" >&2 || exit 1
 }
 
-# Packages that are missing, then the build of the targets.
+# Packages that are missing, installed or, where that may not be, named; then the build of the targets.
 set_up() {
-    # shellcheck disable=SC2046 # one word a package
-    install_packages $(missing_packages)
+    missing=$(missing_packages)
+    # shellcheck disable=SC2046,SC2086 # one word a package
+    if may_install; then
+        install_packages $missing $(optional_packages)
+    elif [ -n "$missing" ]; then
+        say "These packages are missing (by their names in Debian; one of those with | between them):"
+        say "    "$missing
+        say "Install them and run this again."
+        exit 1
+    fi
     build "$@"
 }

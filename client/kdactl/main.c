@@ -120,7 +120,7 @@ enum exit_code open_stream(const struct options *options, struct kdad_connection
     enum exit_code code = open_connection(options, connection);
     if (code != EXIT_DONE)
         return code;
-    kdad_status status = kdad_stream_open(*connection, NULL, stream);
+    kdad_status status = kdad_stream_open(*connection, "cpu", stream); /* where kdad_alloc's memory is */
     if (status == KDAD_OK)
         return EXIT_DONE;
     code = complain_of_library(NULL, status);

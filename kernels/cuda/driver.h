@@ -83,7 +83,7 @@ extern "C" {
     X(MemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle)
 
 struct cuda_driver {
-#define CUDA_DRIVER_FIELD(name, symbol) __typeof__(symbol) *name;
+#define CUDA_DRIVER_FIELD(name, symbol) __typeof__(symbol) *(name);
     CUDA_DRIVER_FUNCTIONS(CUDA_DRIVER_FIELD)
 #undef CUDA_DRIVER_FIELD
     int version; /* of the driver: 13000 for 13.0 */

@@ -26,7 +26,8 @@ struct cuda_kernels {
 
 /* As in chunk.cu: strips, dkt, db, partial sums. */
 static size_t cuda_shared(int64_t C) {
-    return ((size_t)C * (2 * 16 + CUDA_BLOCK + 1) + CUDA_BLOCK / 32 * 16) * sizeof(float);
+    size_t block = CUDA_BLOCK, tile = 16;
+    return ((size_t)C * (2 * tile + block + 1) + block / 32 * tile) * sizeof(float);
 }
 
 static bool launch(const struct cuda_kernels *k, enum kernel which, CUstream stream, int64_t blocks,
