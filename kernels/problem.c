@@ -321,7 +321,7 @@ static bool check_view(const struct problem *p, enum operand o, struct layout *l
     if (l->run == 0)
         return true;
     size_t size = dtype_size(problem_dtype(p, o));
-    if (v->offset % size != 0)
+    if (size == 0 || v->offset % size != 0)
         return refuse(why, "%s: address is not a multiple of %zu, the size of its type", name, size);
     if (v->offset > v->allocation_size || (uint64_t)l->extent > v->allocation_size - v->offset ||
         v->offset > INT64_MAX - EXTENT_MAX)
