@@ -133,9 +133,10 @@ static bool is_aligned(const struct problem *p, const uint64_t addresses[]) {
         size_t size = dtype_size(problem_dtype(p, o)), bytes = o >= OPERAND_DQ ? 8 : 16;
         if (addresses[o] % bytes)
             return false;
+        int64_t unit = size ? (int64_t)(bytes / size) : 1; /* elements of an access */
         int64_t count[3] = {p->B, p->T, o <= OPERAND_K ? p->H : p->HV};
         for (int i = 0; i < 3; i++) {
-            if (count[i] > 1 && p->at[o].stride[i] % (int64_t)(bytes / size))
+            if (count[i] > 1 && p->at[o].stride[i] % unit != 0)
                 return false;
         }
         if (p->T > 1 && p->at[o].stride[1] > INT32_MAX / 4 / 64)
