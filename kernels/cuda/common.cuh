@@ -30,7 +30,7 @@ __device__ __forceinline__ float add(float incoming, float added) {
 struct item {
     int64_t batch, start; /* first row of the panel, in its batch */
     int64_t hv, h;
-    int rows;   /* of the panel: 1 ... 64 */
+    int rows; /* of the panel: 1 ... 64 */
     int kind;
 };
 
@@ -63,7 +63,8 @@ __device__ __forceinline__ item find_item(const kda_params &p, int32_t index) {
 }
 
 /* Element 0 of the item's head in its first row, plus `rows` rows. */
-__device__ __forceinline__ int64_t offset_of(const kda_tensor &x, const item &it, int64_t head, int64_t rows) {
+__device__ __forceinline__ int64_t offset_of(const kda_tensor &x, const item &it, int64_t head,
+                                             int64_t rows) {
     return it.batch * x.batch + (it.start + rows) * x.row + head * x.head;
 }
 

@@ -5,9 +5,8 @@
 #include "sequences.cuh"
 
 /* Registers, not threads, are limited: a block has as many warps as plan.c thinks best. */
-#define KERNEL(name, registers)                             \
-    extern "C" __global__ void __maxnreg__(registers) name( \
-        const __grid_constant__ kda_params p)
+#define KERNEL(name, registers) \
+    extern "C" __global__ void __maxnreg__(registers) name(const __grid_constant__ kda_params p)
 
 KERNEL(kda_sequences, 64) {
     kda::list_sequences(p);

@@ -1,11 +1,11 @@
 /*
  * panel.cuh - the fast kernel: tensor cores off the diagonal, exact one-sided exponentials on it.
  *
- * Mapping. A block has an item (a panel of 64 rows and a value head), all of its columns: so db is complete in
- * it. The 64 rows are four row tiles of 16; a warp has a slab of 16 columns, in all four, and shares nothing
- * with other warps but dA: between the barrier behind the loading and the one before db is summed, warps run
- * free, so that the loads of some meet the arithmetic of others. Two blocks of eight warps share an SM of
- * sm_90 (128 registers a thread, 113 KB of shared memory each).
+ * Mapping. A block has an item (a panel of 64 rows and a value head), all of its columns: so db is complete
+ * in it. The 64 rows are four row tiles of 16; a warp has a slab of 16 columns, in all four, and shares
+ * nothing with other warps but dA: between the barrier behind the loading and the one before db is summed,
+ * warps run free, so that the loads of some meet the arithmetic of others. Two blocks of eight warps share an
+ * SM of sm_90 (128 registers a thread, 113 KB of shared memory each).
  *
  * Off the diagonal, of row tile I and column tile J < I, E[r,s] = Erow[r] * D[J+1] * ... * D[I-1] * Ecol[s]:
  *     Ecol[s] = exp2(g[last row of J] - g[s])
@@ -26,9 +26,9 @@
  * s = r is left out of the sums that dg uses.
  *
  * Rising g. A factor above 2 may meet one that has become 0, while E is neither 0 nor inf. So a pair with a
- * factor of 2 or more is dropped from the products (its factor set to 0) and added on its own; a warp that sees
- * none, which is every warp where g falls, has one vote to pay. The choice depends on the pair's own rows and
- * those between them, never on later ones (law 5).
+ * factor of 2 or more is dropped from the products (its factor set to 0) and added on its own; a warp that
+ * sees none, which is every warp where g falls, has one vote to pay. The choice depends on the pair's own
+ * rows and those between them, never on later ones (law 5).
  *
  * Rows of a panel behind its end: q, k, beta, dA are 0 and g is that of the last row, so all terms are 0.
  */
@@ -40,19 +40,19 @@ namespace kda {
 
 /* --- shared memory, in 4-byte words -------------------------------------------------------------------- */
 
-constexpr int SLAB = 16;           /* columns of a warp */
+constexpr int SLAB = 16; /* columns of a warp */
 constexpr int TILES = 4;
 constexpr int OFF_TILES = 6;   /* below the diagonal: tile (I, J) at I (I - 1) / 2 + J */
 constexpr int TILE = 264;      /* 16 rows of 16 words, and 8: tiles of a slab begin in different banks */
 constexpr int HALF_TILE = 136; /* the same of 16-bit elements */
-constexpr int DIAGONAL = 276; /* 16 rows of 16 words, 16 of beta, 4 */
+constexpr int DIAGONAL = 276;  /* 16 rows of 16 words, 16 of beta, 4 */
 
-constexpr int AT_HI = 0;                                   /* [2][OFF_TILES][256] */
-constexpr int AT_LO = AT_HI + 2 * OFF_TILES * 256;         /* the same */
-constexpr int AT_DIAGONAL = AT_LO + 2 * OFF_TILES * 256;   /* [2][TILES][DIAGONAL] */
-constexpr int BETA_IN_TILE = 256;                            /* of the tiles of dAqk */
+constexpr int AT_HI = 0;                                         /* [2][OFF_TILES][256] */
+constexpr int AT_LO = AT_HI + 2 * OFF_TILES * 256;               /* the same */
+constexpr int AT_DIAGONAL = AT_LO + 2 * OFF_TILES * 256;         /* [2][TILES][DIAGONAL] */
+constexpr int BETA_IN_TILE = 256;                                /* of the tiles of dAqk */
 constexpr int AT_ZERO = AT_DIAGONAL + 2 * TILES * DIAGONAL + 24; /* [256], bank 24 */
-constexpr int AT_DB = AT_ZERO + 256 + 8;                    /* [slabs][64], then the warps' own */
+constexpr int AT_DB = AT_ZERO + 256 + 8;                         /* [slabs][64], then the warps' own */
 static_assert(AT_ZERO % 32 == 24 && AT_DB % 32 == 0, "banks");
 
 template <typename T> struct slab_layout {
@@ -70,8 +70,8 @@ static_assert(AT_DB == PANEL_FIXED_WORDS && slab_layout<bf16>::words == PANEL_HA
                   slab_layout<float>::words == PANEL_FLOAT_WORDS,
               "params.h");
 
-/* Word of columns 2c, 2c + 1 of a row of a tile of 32-bit elements, such that the lanes of a quarter of a warp
- * are in different banks both where they have rows 4p + i of one tile and where they have tiles t. */
+/* Word of columns 2c, 2c + 1 of a row of a tile of 32-bit elements, such that the lanes of a quarter of a
+ * warp are in different banks both where they have rows 4p + i of one tile and where they have tiles t. */
 __device__ __forceinline__ int pair_word(int row, int c) {
     return ((row & 3) * 4 + (row >> 2)) * 16 + ((2 * c) ^ (8 * (row >> 3)));
 }
@@ -83,12 +83,8 @@ __device__ __forceinline__ int row_word(int row) {
 
 /* --- elements of q and k ------------------------------------------------------------------------------- */
 
-template <typename T> struct packed {
-    uint32_t bits;
-};
-template <> struct packed<float> {
-    float2 bits;
-};
+template <typename T> struct packed { uint32_t bits; };
+template <> struct packed<float> { float2 bits; };
 
 __device__ __forceinline__ float2 unpack(packed<bf16> x) {
     return make_float2(__uint_as_float(x.bits << 16), __uint_as_float(x.bits & 0xffff0000u));
@@ -218,7 +214,8 @@ __device__ __forceinline__ void load_slab(const kda_params &p, const item &it, i
             own[L::at_g + tile * TILE + pair_word(in_tile, column >> 1) + (column & 1)] =
                 inside ? g[from * p.g.row + column] : 0.0f;
             const T zero = zero_element<T>();
-            const T kx = wanted ? k[row * p.k.row + column] : zero, qx = wanted ? q[row * p.q.row + column] : zero;
+            const T kx = wanted ? k[row * p.k.row + column] : zero,
+                    qx = wanted ? q[row * p.q.row + column] : zero;
             int word;
             if constexpr (L::wide)
                 word = tile * TILE + pair_word(in_tile, column >> 1) + (column & 1);
@@ -278,8 +275,8 @@ template <bool VECTOR> struct dA_loader {
                     const int column = ((16 * J) & (p.C - 1)) + part * 4;
 #pragma unroll
                     for (int e = 0; e < 2; e++)
-                        x[j][e] = load_dA<VECTOR>(kk ? p.dAkk : p.dAqk, kk ? b0 : a0, 16 * I + 2 * R + e, column,
-                                                  it.rows);
+                        x[j][e] = load_dA<VECTOR>(kk ? p.dAkk : p.dAqk, kk ? b0 : a0, 16 * I + 2 * R + e,
+                                                  column, it.rows);
                 }
             }
 #pragma unroll
@@ -291,14 +288,18 @@ template <bool VECTOR> struct dA_loader {
                     tile_of(kk ? task - off_tiles : task, p.C, I, J);
                     const int tile = ((kk ? OFF_TILES : 0) + I * (I - 1) / 2 + J) * 256;
                     const float4 u = x[j][0], v = x[j][1];
-                    const float4 blocks[2] = {make_float4(u.x, v.x, u.y, v.y), make_float4(u.z, v.z, u.w, v.w)};
+                    const float4 blocks[2] = {make_float4(u.x, v.x, u.y, v.y),
+                                              make_float4(u.z, v.z, u.w, v.w)};
 #pragma unroll
                     for (int e = 0; e < 2; e++) {
                         const int at = tile + (R * 8 + ((2 * part + e) ^ R)) * 4;
                         const float4 h = blocks[e];
-                        auto low = [&](float f) { return f - __uint_as_float(__float_as_uint(f) & p.tf32_mask); };
+                        auto low = [&](float f) {
+                            return f - __uint_as_float(__float_as_uint(f) & p.tf32_mask);
+                        };
                         *(float4 *)(shared + AT_HI + at) = h;
-                        *(float4 *)(shared + AT_LO + at) = make_float4(low(h.x), low(h.y), low(h.z), low(h.w));
+                        *(float4 *)(shared + AT_LO + at) =
+                            make_float4(low(h.x), low(h.y), low(h.z), low(h.w));
                     }
                 }
             }
@@ -308,15 +309,13 @@ template <bool VECTOR> struct dA_loader {
             const bool kk = e >= PANEL_ROWS * 4;
             const int row = (e >> 2) & (PANEL_ROWS - 1), part = e & 3, tile = row >> 4;
             const int column = ((16 * tile) & (p.C - 1)) + part * 4;
-            *(float4 *)(shared + AT_DIAGONAL + ((kk ? TILES : 0) + tile) * DIAGONAL + (row & 15) * 16 + part * 4) =
-                load_dA<VECTOR>(kk ? p.dAkk : p.dAqk, kk ? b0 : a0, row, column, it.rows);
+            *(float4 *)(shared + AT_DIAGONAL + ((kk ? TILES : 0) + tile) * DIAGONAL + (row & 15) * 16 +
+                        part * 4) = load_dA<VECTOR>(kk ? p.dAkk : p.dAqk, kk ? b0 : a0, row, column, it.rows);
         }
 #pragma unroll 1
         for (int row = tid; row < PANEL_ROWS; row += blockDim.x)
             shared[AT_DIAGONAL + (row >> 4) * DIAGONAL + BETA_IN_TILE + (row & 15)] =
-                row < it.rows
-                    ? load_float(p.beta.at, offset_of(p.beta, it, it.hv, row), p.beta_dtype)
-                    : 0.0f;
+                row < it.rows ? load_float(p.beta.at, offset_of(p.beta, it, it.hv, row), p.beta_dtype) : 0.0f;
     }
 };
 
@@ -324,10 +323,10 @@ template <bool VECTOR> struct dA_loader {
 
 __device__ __forceinline__ void mma(float (&c)[4], const float (&a)[4], float b0, float b1) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-                 "{%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
-                   "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+          "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
 }
 
 __device__ __forceinline__ void load_block(float (&x)[4], const float *at) {
@@ -360,8 +359,8 @@ template <bool DROP> __device__ __forceinline__ float factor(float rise, uint32_
 }
 
 template <typename T> struct products {
-    float dkt[3][2][4];        /* of column tile J: [d, s] */
-    float rows[3][2][2][4];    /* of row tile I + 1; dqi and dkw: [r, d] */
+    float dkt[3][2][4];     /* of column tile J: [d, s] */
+    float rows[3][2][2][4]; /* of row tile I + 1; dqi and dkw: [r, d] */
 
     /* Returns bits of which bit 30 is set if a factor is 2 or more. */
     template <bool DROP>
@@ -392,16 +391,18 @@ template <typename T> struct products {
         for (int I = 3; I >= 1; I--) {
             if (C == 64 || I != 2) {
                 const float2 before = gate(I - 1, 15);
-                const float4 beta4 = *(const float4 *)(shared + AT_DIAGONAL + I * DIAGONAL + BETA_IN_TILE + 4 * part);
+                const float4 beta4 =
+                    *(const float4 *)(shared + AT_DIAGONAL + I * DIAGONAL + BETA_IN_TILE + 4 * part);
                 const float beta[4] = {beta4.x, beta4.y, beta4.z, beta4.w};
                 fragment x[2];
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const float2 gr = *(const float2 *)(g + I * TILE + (i * 4 + part) * 16 +
-                                                        ((2 * c) ^ (8 * (part >> 1))));
+                    const float2 gr =
+                        *(const float2 *)(g + I * TILE + (i * 4 + part) * 16 + ((2 * c) ^ (8 * (part >> 1))));
                     const float2 q = unpack(load_pair<T>(own + L::at_q + I * L::k_tile, 4 * part + i, c));
                     const float2 k = unpack(load_pair<T>(own + L::at_k + I * L::k_tile, 4 * part + i, c));
-                    const float ex = factor<DROP>(gr.x - before.x, risen), ey = factor<DROP>(gr.y - before.y, risen);
+                    const float ex = factor<DROP>(gr.x - before.x, risen),
+                                ey = factor<DROP>(gr.y - before.y, risen);
                     x[0].x[i][0] = q.x * ex;
                     x[0].x[i][1] = q.y * ey;
                     x[1].x[i][0] = (beta[i] * k.x) * ex;
@@ -444,7 +445,8 @@ template <typename T> struct products {
             /* on to the tile above: what lies left of it goes over its fall */
             if (I > 1 && C == 64) {
                 const float2 end = gate(I - 1, 15), begin = gate(I - 2, 15);
-                const float dx = factor<DROP>(end.x - begin.x, risen), dy = factor<DROP>(end.y - begin.y, risen);
+                const float dx = factor<DROP>(end.x - begin.x, risen),
+                            dy = factor<DROP>(end.y - begin.y, risen);
 #pragma unroll
                 for (int J = 0; J < I - 1; J++)
 #pragma unroll
@@ -465,10 +467,11 @@ template <typename T> struct products {
                 fragment x;
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const float2 gs = *(const float2 *)(g + J * TILE + (i * 4 + part) * 16 +
-                                                        ((2 * c) ^ (8 * (part >> 1))));
+                    const float2 gs =
+                        *(const float2 *)(g + J * TILE + (i * 4 + part) * 16 + ((2 * c) ^ (8 * (part >> 1))));
                     const float2 k = unpack(load_pair<T>(own + L::at_k + J * L::k_tile, 4 * part + i, c));
-                    const float ex = factor<DROP>(end.x - gs.x, risen), ey = factor<DROP>(end.y - gs.y, risen);
+                    const float ex = factor<DROP>(end.x - gs.x, risen),
+                                ey = factor<DROP>(end.y - gs.y, risen);
                     x.x[i][0] = k.x * ex;
                     x.x[i][1] = k.y * ey;
                     dkt[J][i & 1][i >> 1] *= ex;
@@ -505,8 +508,9 @@ template <typename T> struct products {
                 /* what lies below tile J + 1 goes over its fall; a lane has columns 4 part ... + 3 here */
                 const float4 begin = *(const float4 *)(g + J * TILE + pair_word(15, 2 * part));
                 const float4 end = *(const float4 *)(g + (J + 1) * TILE + pair_word(15, 2 * part));
-                const float d[4] = {factor<DROP>(end.x - begin.x, risen), factor<DROP>(end.y - begin.y, risen),
-                                    factor<DROP>(end.z - begin.z, risen), factor<DROP>(end.w - begin.w, risen)};
+                const float d[4] = {
+                    factor<DROP>(end.x - begin.x, risen), factor<DROP>(end.y - begin.y, risen),
+                    factor<DROP>(end.z - begin.z, risen), factor<DROP>(end.w - begin.w, risen)};
 #pragma unroll
                 for (int I = J + 2; I < 4; I++)
 #pragma unroll
@@ -529,8 +533,9 @@ template <typename T> struct products {
                 const int row = 2 * c + e;
                 const float4 gr = *(const float4 *)(g + I * TILE + ((row & 3) * 4 + (row >> 2)) * 16 +
                                                     ((4 * part) ^ (8 * (row >> 3))));
-                const float f[4] = {factor<DROP>(gr.x - before.x, risen), factor<DROP>(gr.y - before.y, risen),
-                                    factor<DROP>(gr.z - before.z, risen), factor<DROP>(gr.w - before.w, risen)};
+                const float f[4] = {
+                    factor<DROP>(gr.x - before.x, risen), factor<DROP>(gr.y - before.y, risen),
+                    factor<DROP>(gr.z - before.z, risen), factor<DROP>(gr.w - before.w, risen)};
 #pragma unroll
                 for (int m = 0; m < 2; m++)
 #pragma unroll
@@ -546,8 +551,8 @@ template <typename T> struct products {
 
 /* --- pairs with a factor of 2 or more ------------------------------------------------------------------ */
 
-/* What of E[r,s] in a column was dropped from the products: E if one of its factors is 2 or more, else 0. gate
- * points to the column of the panel's first row. */
+/* What of E[r,s] in a column was dropped from the products: E if one of its factors is 2 or more, else 0.
+ * gate points to the column of the panel's first row. */
 __device__ __forceinline__ float dropped(const kda_params &p, const float *gate, int r, int s, int last) {
     auto at = [&](int row) { return gate[min(row, last) * p.g.row]; };
     auto big = [](float rise) { return exp2_fast(rise) >= 2.0f; };
@@ -558,11 +563,11 @@ __device__ __forceinline__ float dropped(const kda_params &p, const float *gate,
     return any ? exp2_fast(at(r) - at(s)) : 0.0f;
 }
 
-/* Adds the dropped pairs of row tile `tile`, of columns 2c and 2c + 1: rows = false to dkt in `first`, else to
- * dqi in `first` and dkw in `second`. The stages begin at the lane's tile. */
+/* Adds the dropped pairs of row tile `tile`, of columns 2c and 2c + 1: rows = false to dkt in `first`, else
+ * to dqi in `first` and dkw in `second`. The stages begin at the lane's tile. */
 template <typename T>
-__device__ __noinline__ void add_dropped(const kda_params &p, const float *shared, int slab,
-                                         int tile, int c, bool rows, float *first, float *second) {
+__device__ __noinline__ void add_dropped(const kda_params &p, const float *shared, int slab, int tile, int c,
+                                         bool rows, float *first, float *second) {
     const item it = find_item(p, block_again());
     const int last = it.rows - 1;
     for (int e = 0; e < 2; e++) {
@@ -590,7 +595,8 @@ __device__ __noinline__ void add_dropped(const kda_params &p, const float *share
                 } else {
                     const float k = load_float(p.k.at, k0 + r * p.k.row, p.qk_dtype);
                     const float q = load_float(p.q.at, q0 + r * p.q.row, p.qk_dtype);
-                    sum_a += (a * q + b * (shared[AT_DIAGONAL + I * DIAGONAL + BETA_IN_TILE + (r & 15)] * k)) * E;
+                    sum_a +=
+                        (a * q + b * (shared[AT_DIAGONAL + I * DIAGONAL + BETA_IN_TILE + (r & 15)] * k)) * E;
                 }
             }
             if (rows) {
@@ -615,8 +621,8 @@ __device__ void run_risen_slab(const kda_params &p, float *shared, float *own, i
 
 /* RISEN: g rises somewhere in the slab. */
 template <typename T, bool VECTOR, bool RISEN>
-__device__ __forceinline__ void run_slab(const kda_params &p, const item &it, float *shared, float *own, int slab,
-                                         float *db) {
+__device__ __forceinline__ void run_slab(const kda_params &p, const item &it, float *shared, float *own,
+                                         int slab, float *db) {
     using L = slab_layout<T>;
     const int lane = threadIdx.x & 31, c = lane >> 2, t = lane & 3;
     float *stage = own + L::at_k, *stage_g = own + L::at_g;
@@ -741,7 +747,8 @@ __device__ __forceinline__ void run_slab(const kda_params &p, const item &it, fl
         const float2 q = unpack(load_pair<T>(tile_q, r, c)), kr = unpack(k[r]);
         const float beta = diagonal[BETA_IN_TILE + r];
         const float2 bk = make_float2(beta * kr.x, beta * kr.y);
-        float2 dqi = *(const float2 *)(from_dqi + row_word(r)), dkw = *(const float2 *)(from_dkw + row_word(r));
+        float2 dqi = *(const float2 *)(from_dqi + row_word(r)),
+               dkw = *(const float2 *)(from_dkw + row_word(r));
         float a_rr = 0, b_rr = 0;
 #pragma unroll
         for (int s4 = 0; s4 <= r / 4; s4++) {

@@ -2,9 +2,9 @@
  * sequences.cuh - the small first kernel of a job with cu_seqlens.
  *
  * One block. Reads each value of cu_seqlens once, into a snapshot, and checks the snapshot: whoever changes
- * cu_seqlens meanwhile changes nothing. Then it numbers the sequences' panels (first: a prefix sum) and writes
- * the list of panels. The rows behind the last sequence are listed as panels to copy; where the snapshot is
- * bad, all rows are.
+ * cu_seqlens meanwhile changes nothing. Then it numbers the sequences' panels (first: a prefix sum) and
+ * writes the list of panels. The rows behind the last sequence are listed as panels to copy; where the
+ * snapshot is bad, all rows are.
  */
 #pragma once
 
@@ -27,16 +27,16 @@ __device__ void list_sequences(const kda_params &p) {
 
     for (int64_t i = tid; i <= p.N; i += SEQUENCES_THREADS)
         snapshot[i] = p.cu_dtype == DTYPE_I32 ? (int64_t)((const volatile int32_t *)p.cu)[i]
-                                        : (int64_t)((const volatile int64_t *)p.cu)[i];
+                                              : (int64_t)((const volatile int64_t *)p.cu)[i];
     __syncthreads();
     int falls = 0;
     for (int64_t i = tid; i < p.N; i += SEQUENCES_THREADS)
         falls |= snapshot[i + 1] < snapshot[i];
     falls = __syncthreads_or(falls);
-    const int verdict = snapshot[0] != 0       ? CUDA_VERDICT_START
-                        : falls                ? CUDA_VERDICT_FALLING
+    const int verdict = snapshot[0] != 0      ? CUDA_VERDICT_START
+                        : falls               ? CUDA_VERDICT_FALLING
                         : snapshot[p.N] > p.T ? CUDA_VERDICT_END
-                                               : CUDA_VERDICT_OK;
+                                              : CUDA_VERDICT_OK;
     const bool wrong = verdict != CUDA_VERDICT_OK;
     if (tid == 0) {
         if (p.verdict)

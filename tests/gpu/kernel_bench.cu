@@ -3,9 +3,9 @@
  *
  *     kernel_bench IMAGE [ROUNDS [SHAPE]]
  *
- * Kernel and copy alternate; figures are medians. Small shapes go through several sets of tensors, so that what
- * one launch reads is not in L2 from the one before. The bytes are problem_traffic's: each input and output once,
- * of dA the tiles of the triangle.
+ * Kernel and copy alternate; figures are medians. Small shapes go through several sets of tensors, so that
+ * what one launch reads is not in L2 from the one before. The bytes are problem_traffic's: each input and
+ * output once, of dA the tiles of the triangle.
  */
 #include <algorithm>
 
@@ -71,8 +71,9 @@ int main(int argc, char **argv) {
             opt.seed++;
             job_fill(&jobs.back(), opt);
             cuda_plan plan;
-            here = here && cuda_plan_make(&plan, &jobs.back().problem, jobs.back().addresses, &jobs.back().words,
-                                          &g.device) &&
+            here = here &&
+                   cuda_plan_make(&plan, &jobs.back().problem, jobs.back().addresses, &jobs.back().words,
+                                  &g.device) &&
                    has_kernel(g, plan);
             plans.push_back(plan);
         }

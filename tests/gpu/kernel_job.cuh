@@ -18,21 +18,21 @@
 
 #include "kernels/cuda/plan.h"
 
-#define RT(call)                                                                                       \
-    do {                                                                                               \
-        cudaError_t error_ = (call);                                                                   \
-        if (error_ != cudaSuccess) {                                                                   \
-            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_));          \
-            exit(1);                                                                                   \
-        }                                                                                              \
+#define RT(call)                                                                              \
+    do {                                                                                      \
+        cudaError_t error_ = (call);                                                          \
+        if (error_ != cudaSuccess) {                                                          \
+            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_)); \
+            exit(1);                                                                          \
+        }                                                                                     \
     } while (0)
-#define DRV(call)                                                                                      \
-    do {                                                                                               \
-        CUresult error_ = (call);                                                                      \
-        if (error_ != CUDA_SUCCESS) {                                                                  \
-            printf("%s:%d: %s: error %d\n", __FILE__, __LINE__, #call, (int)error_);                   \
-            exit(1);                                                                                   \
-        }                                                                                              \
+#define DRV(call)                                                                    \
+    do {                                                                             \
+        CUresult error_ = (call);                                                    \
+        if (error_ != CUDA_SUCCESS) {                                                \
+            printf("%s:%d: %s: error %d\n", __FILE__, __LINE__, #call, (int)error_); \
+            exit(1);                                                                 \
+        }                                                                            \
     } while (0)
 
 enum { GUARD = 1024 }; /* bytes before and behind each tensor */
@@ -141,7 +141,8 @@ __device__ inline double view_get(const view &v, int64_t o) {
 
 __global__ void fill_normal(view v, uint32_t seed, float scale, bool is_uniform) {
     const uint64_t n = v.shape[0] * v.shape[1] * v.shape[2] * v.shape[3];
-    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n; i += (uint64_t)gridDim.x * blockDim.x)
+    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
+         i += (uint64_t)gridDim.x * blockDim.x)
         view_set(v, view_offset(v, i), is_uniform ? uniform(i, seed) : normal(i, seed) * scale);
 }
 
@@ -152,9 +153,11 @@ struct chunk_of_row {
 
 __global__ void fill_gates(view v, const chunk_of_row *chunks, uint32_t seed, float strength, bool rising) {
     const uint64_t n = v.shape[0] * v.shape[1] * v.shape[2] * v.shape[3];
-    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n; i += (uint64_t)gridDim.x * blockDim.x) {
+    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
+         i += (uint64_t)gridDim.x * blockDim.x) {
         const int64_t d = i % v.shape[3], h = i / v.shape[3] % v.shape[2],
-                      t = i / v.shape[3] / v.shape[2] % v.shape[1], b = i / v.shape[3] / v.shape[2] / v.shape[1];
+                      t = i / v.shape[3] / v.shape[2] % v.shape[1],
+                      b = i / v.shape[3] / v.shape[2] / v.shape[1];
         if (chunks[t].first >= 0 && chunks[t].first != t)
             continue;
         double sum = 0;
@@ -174,7 +177,8 @@ __global__ void fill_gates(view v, const chunk_of_row *chunks, uint32_t seed, fl
 /* NaN above the diagonal, as it is never to be used. */
 __global__ void fill_dA(view v, const chunk_of_row *chunks, uint32_t seed, float scale) {
     const uint64_t n = v.shape[0] * v.shape[1] * v.shape[2] * v.shape[3];
-    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n; i += (uint64_t)gridDim.x * blockDim.x) {
+    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
+         i += (uint64_t)gridDim.x * blockDim.x) {
         const int64_t s = i % v.shape[3], t = i / v.shape[3] / v.shape[2] % v.shape[1];
         const bool above = chunks[t].first < 0 || s > t - chunks[t].first;
         view_set(v, view_offset(v, i), above ? __int_as_float(0x7fc00000) : normal(i, seed) * scale);
@@ -258,7 +262,8 @@ __global__ void compare(view out, view in, const double *added, error_sums *sums
     const uint64_t n = out.shape[0] * out.shape[1] * out.shape[2] * out.shape[3];
     double e = 0, r = 0, a = 0;
     unsigned long long bad = 0, inexact = 0;
-    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n; i += (uint64_t)gridDim.x * blockDim.x) {
+    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
+         i += (uint64_t)gridDim.x * blockDim.x) {
         const float got = ((const float *)out.at)[view_offset(out, i)];
         const double incoming = ((const float *)in.at)[view_offset(in, i)], ref = incoming + added[i];
         if (isfinite(ref) && isfinite(got)) {
@@ -293,7 +298,8 @@ struct options {
     dtype qk = DTYPE_BF16, beta = DTYPE_F32, cu_type = DTYPE_I64;
     float strength = 1, incoming = 1;
     bool rising = false, in_place = false;
-    int layout = 0; /* 0: contiguous; 1: [B, HV, T, K]; 2: padded rows, odd element offsets; 3: padded, aligned */
+    int layout =
+        0; /* 0: contiguous; 1: [B, HV, T, K]; 2: padded rows, odd element offsets; 3: padded, aligned */
     std::vector<int64_t> cu; /* empty: fixed length */
     uint32_t seed = 1;
 };
@@ -391,7 +397,8 @@ static job job_make(const shape &s, const options &opt) {
             j.chunks[(size_t)t] = {first, first + s.C < cu[i + 1] ? first + s.C : cu[i + 1]};
         }
     RT(cudaMalloc(&j.device_chunks, (size_t)(s.T + 1) * sizeof(chunk_of_row)));
-    RT(cudaMemcpy(j.device_chunks, j.chunks.data(), (size_t)s.T * sizeof(chunk_of_row), cudaMemcpyHostToDevice));
+    RT(cudaMemcpy(j.device_chunks, j.chunks.data(), (size_t)s.T * sizeof(chunk_of_row),
+                  cudaMemcpyHostToDevice));
     if (!opt.cu.empty()) {
         std::vector<int32_t> narrow(opt.cu.begin(), opt.cu.end());
         RT(cudaMemcpy((void *)j.addresses[OPERAND_CU_SEQLENS],

@@ -1,11 +1,12 @@
 /*
- * kernel_test.cu - the CUDA kernels against float64, on a GPU, through the driver API as the daemon uses them.
+ * kernel_test.cu - the CUDA kernels against float64, on a GPU, through the driver API as the daemon uses
+ * them.
  *
  *     kernel_test IMAGE DATA_DIR [quick]
  *
- * Every case of DATA_DIR; random shapes, types, strides and sequences with guards around every tensor; the laws
- * of the numerics; bad cu_seqlens; a tensor of more than 2^31 elements. Exit status 0 if all pass, 77 without a
- * GPU.
+ * Every case of DATA_DIR; random shapes, types, strides and sequences with guards around every tensor; the
+ * laws of the numerics; bad cu_seqlens; a tensor of more than 2^31 elements. Exit status 0 if all pass, 77
+ * without a GPU.
  */
 #include <dirent.h>
 
@@ -94,8 +95,8 @@ static bool guards_hold(const job &j) {
         for (int64_t b = 0; b < v.shape[0]; b++)
             for (int64_t t = 0; t < v.shape[1]; t++)
                 for (int64_t h = 0; h < v.shape[2]; h++)
-                    memset(&bytes[first + 4 * (size_t)(b * v.stride[0] + t * v.stride[1] + h * v.stride[2])], 0xA5,
-                           (size_t)v.shape[3] * 4);
+                    memset(&bytes[first + 4 * (size_t)(b * v.stride[0] + t * v.stride[1] + h * v.stride[2])],
+                           0xA5, (size_t)v.shape[3] * 4);
         for (unsigned char c : bytes)
             if (c != 0xA5)
                 return false;
@@ -227,8 +228,8 @@ static void check_case(const gpu &g, const std::string &directory, const std::st
         return;
     }
     const size_t c = meta.find("\"chunk_size\"");
-    shape s = {t["q"].shape[0], t["q"].shape[1], t["q"].shape[2], t["g"].shape[2], t["q"].shape[3],
-               atoll(meta.c_str() + meta.find('"', meta.find(':', c)) + 1)};
+    shape s = {t["q"].shape[0], t["q"].shape[1], t["q"].shape[2],
+               t["g"].shape[2], t["q"].shape[3], atoll(meta.c_str() + meta.find('"', meta.find(':', c)) + 1)};
     options opt;
     opt.qk = t["q"].dtype == "BF16" ? DTYPE_BF16 : t["q"].dtype == "F16" ? DTYPE_F16 : DTYPE_F32;
     if (t.count("cu_seqlens")) {
@@ -328,7 +329,8 @@ static void check_random(const gpu &g, bool quick) {
             check_job(g, name, &j, opt, 2e-6, false);
             job_free(&j);
         }
-    for (float strength : {0.3f, 1.0f, 3.0f, 4.0f}) { /* gates that rise and fall; differences round more where large */
+    for (float strength :
+         {0.3f, 1.0f, 3.0f, 4.0f}) { /* gates that rise and fall; differences round more where large */
         for (int64_t C : chunks) {
             options opt;
             opt.rising = true;
@@ -410,8 +412,8 @@ static void check_laws(const gpu &g) {
                         const size_t n = (size_t)(row + 1) * 2 * (i == 0 ? 128 : 1);
                         same = same && memcmp(after[i].data(), before[i].data(), n * 4) == 0;
                     }
-                    snprintf(what, sizeof what, "law 5, %s, C %d, row %d, how %d", cuda_kernel_name((cuda_kernel)k),
-                             (int)C, (int)row, how);
+                    snprintf(what, sizeof what, "law 5, %s, C %d, row %d, how %d",
+                             cuda_kernel_name((cuda_kernel)k), (int)C, (int)row, how);
                     verdict(same, what);
                 }
             }
@@ -428,8 +430,10 @@ static void check_laws(const gpu &g) {
                     after[i] = fetch_output(j, i);
                     const int64_t width = i == 2 ? 1 : 128;
                     for (size_t e = 0; e < after[i].size(); e++) {
-                        const int64_t d = (int64_t)e % width, h = (int64_t)e / width % 2, t = (int64_t)e / width / 2;
-                        const bool own = t >= first && t < end && (o != OPERAND_G || h == 0) && (i == 2 || d == column);
+                        const int64_t d = (int64_t)e % width, h = (int64_t)e / width % 2,
+                                      t = (int64_t)e / width / 2;
+                        const bool own =
+                            t >= first && t < end && (o != OPERAND_G || h == 0) && (i == 2 || d == column);
                         if (!own && memcmp(&after[i][e], &before[i][e], 4) != 0)
                             same = false;
                     }
@@ -444,10 +448,11 @@ static void check_laws(const gpu &g) {
 }
 
 static void check_bad_sequences(const gpu &g) {
-    const std::vector<int64_t> bad[] = {{1, 100, 200}, {0, 150, 100, 200}, {0, 100, 201}, {0, -5, 200},
-                                        {-1, 100, 200}, {0, INT64_MAX / 2, 200}, {0, 100, INT64_MIN}};
-    const int wanted[] = {CUDA_VERDICT_START,   CUDA_VERDICT_FALLING, CUDA_VERDICT_END,    CUDA_VERDICT_FALLING,
-                          CUDA_VERDICT_START,   CUDA_VERDICT_FALLING, CUDA_VERDICT_FALLING};
+    const std::vector<int64_t> bad[] = {{1, 100, 200},      {0, 150, 100, 200}, {0, 100, 201},
+                                        {0, -5, 200},       {-1, 100, 200},     {0, INT64_MAX / 2, 200},
+                                        {0, 100, INT64_MIN}};
+    const int wanted[] = {CUDA_VERDICT_START, CUDA_VERDICT_FALLING, CUDA_VERDICT_END,    CUDA_VERDICT_FALLING,
+                          CUDA_VERDICT_START, CUDA_VERDICT_FALLING, CUDA_VERDICT_FALLING};
     for (size_t n = 0; n < sizeof bad / sizeof *bad; n++)
         for (int k = CUDA_KERNEL_PANEL_BF16; k <= CUDA_KERNEL_PANEL_BF16_ANY; k++)
             for (int in_place = 0; in_place < 2; in_place++) {
@@ -459,14 +464,15 @@ static void check_bad_sequences(const gpu &g) {
                 opt.cu.clear();
                 job_fill(&j, opt);
                 cuda_plan plan;
-                if (cuda_plan_make_with(&plan, (cuda_kernel)k, &j.problem, j.addresses, &j.words, &g.device) &&
+                if (cuda_plan_make_with(&plan, (cuda_kernel)k, &j.problem, j.addresses, &j.words,
+                                        &g.device) &&
                     has_kernel(g, plan)) {
                     std::vector<float> before[4];
                     bool same = true;
                     for (int i = 0; i < 4; i++) {
                         before[i].resize((size_t)(200 * 2 * (i == 2 ? 1 : 128)));
-                        RT(cudaMemcpy(before[i].data(), (void *)j.addresses[OPERAND_DQ + i], before[i].size() * 4,
-                                      cudaMemcpyDeviceToHost));
+                        RT(cudaMemcpy(before[i].data(), (void *)j.addresses[OPERAND_DQ + i],
+                                      before[i].size() * 4, cudaMemcpyDeviceToHost));
                     }
                     launch(g, &plan);
                     RT(cudaDeviceSynchronize());
@@ -511,8 +517,9 @@ static void check_large(const gpu &g) {
     job_fill(&part, small_opt);
     for (int o = 0; o <= OPERAND_DAKK; o++) {
         const size_t size = dtype_size(problem_dtype(&part.problem, (operand)o));
-        RT(cudaMemcpy((void *)part.addresses[o], (char *)j.addresses[o] + (size_t)(from * j.x[o].stride[1]) * size,
-                      part.bytes[o], cudaMemcpyDeviceToDevice));
+        RT(cudaMemcpy((void *)part.addresses[o],
+                      (char *)j.addresses[o] + (size_t)(from * j.x[o].stride[1]) * size, part.bytes[o],
+                      cudaMemcpyDeviceToDevice));
     }
     const reference ref = reference_make(&part);
     view out[4];
