@@ -1,6 +1,5 @@
 /*
- * cuda_backend.c - GPUs: one primary context each, clients' allocations mapped by CUDA IPC, a CUDA stream for
- * each client's stream.
+ * cuda_backend.c - jobs on GPUs: a CUDA stream for each client's stream.
  *
  * The watcher is the one thread that launches. A job is launched once its client's ready word has reached its
  * ticket; behind it the device advances the timeline's done, and a word of the daemon's own that the watcher
@@ -14,10 +13,9 @@
  * longer; without jobs it sleeps. A device error is sticky: the process ends at once, since no word of that
  * context can be believed any more; its clients see the daemon lost.
  */
+#include "daemon/cuda_memory.h"
 #include "daemon/job.h"
-#include "daemon/options.h"
 #include "daemon/stream.h"
-#include "kernels/cuda/kernels.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -36,19 +34,10 @@ enum {
     QUERY_NS = 2000000, /* a device that says nothing for that long is asked for errors */
 };
 
-struct cuda_device {
-    CUdevice device;
-    CUcontext context;
-    char uuid[CUDA_UUID_TEXT];
-    struct cuda_kernels *kernels;
-};
-
 struct cuda_backend {
     struct backend base;
     const struct cuda_driver *driver;
-    struct cuda_device *devices;
-    int device_count;
-    char detail[WIRE_NAME_MAX + 1];
+    struct cuda_devices devices;
     void (*idle)(void *argument);
     void *argument;
     pthread_t watcher;
@@ -277,45 +266,8 @@ static void cuda_close(struct backend *backend) {
         pthread_mutex_unlock(&b->lock);
         pthread_join(b->watcher, NULL);
     }
-    for (int i = 0; i < b->device_count; i++) {
-        struct cuda_device *d = &b->devices[i];
-        if (!d->context)
-            continue;
-        b->driver->CtxSetCurrent(d->context);
-        cuda_kernels_unload(d->kernels);
-        b->driver->DevicePrimaryCtxRelease(d->device);
-    }
-    free(b->devices);
+    cuda_devices_close(&b->devices);
     free(b);
-}
-
-static bool open_device(struct cuda_backend *b, struct cuda_device *d, int index, char why[CUDA_WHY]) {
-    return cuda_ok(b->driver->DeviceGet(&d->device, index), "cuDeviceGet", why) &&
-           cuda_uuid(d->device, d->uuid, why) &&
-           cuda_ok(b->driver->DevicePrimaryCtxRetain(&d->context, d->device), "cuDevicePrimaryCtxRetain",
-                   why) &&
-           cuda_ok(b->driver->CtxSetCurrent(d->context), "cuCtxSetCurrent", why) &&
-           (d->kernels = cuda_kernels_load(b->driver, why));
-}
-
-static bool open_devices(struct cuda_backend *b, char why[CUDA_WHY]) {
-    char name[40] = "";
-    int mps = 0;
-    if (!cuda_ok(b->driver->DeviceGetCount(&b->device_count), "cuDeviceGetCount", why))
-        return false;
-    b->devices = calloc((size_t)b->device_count, sizeof *b->devices);
-    if (!b->devices) {
-        snprintf(why, CUDA_WHY, "out of memory");
-        return false;
-    }
-    for (int i = 0; i < b->device_count; i++) {
-        if (!open_device(b, &b->devices[i], i, why))
-            return false;
-    }
-    b->driver->DeviceGetName(name, sizeof name, b->devices[0].device);
-    b->driver->DeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, b->devices[0].device);
-    snprintf(b->detail, sizeof b->detail, "%d x %s, MPS %s", b->device_count, name, mps ? "on" : "off");
-    return true;
 }
 
 static bool start_watcher(struct cuda_backend *b, char why[CUDA_WHY]) {
@@ -335,8 +287,6 @@ static bool start_watcher(struct cuda_backend *b, char why[CUDA_WHY]) {
 static struct backend *cuda_open(const struct options *options, void (*idle)(void *argument), void *argument,
                                  char why[PROBLEM_WHY]) {
     char text[CUDA_WHY];
-    (void)options;
-    setenv("CUDA_MODULE_LOADING", "EAGER", 1); /* before the driver is loaded */
     struct cuda_backend *b = calloc(1, sizeof *b);
     if (!b) {
         snprintf(why, PROBLEM_WHY, "backend cuda: out of memory");
@@ -345,8 +295,9 @@ static struct backend *cuda_open(const struct options *options, void (*idle)(voi
     b->base.ops = &cuda_backend;
     b->idle = idle;
     b->argument = argument;
-    b->driver = cuda_driver(text);
-    if (b->driver && open_devices(b, text) && start_watcher(b, text))
+    bool opened = cuda_devices_open(&b->devices, options, text);
+    b->driver = b->devices.driver;
+    if (opened && start_watcher(b, text))
         return &b->base;
     snprintf(why, PROBLEM_WHY, "backend cuda: %.230s", text);
     cuda_close(&b->base);
@@ -354,7 +305,7 @@ static struct backend *cuda_open(const struct options *options, void (*idle)(voi
 }
 
 static const char *cuda_detail(const struct backend *backend) {
-    return ((const struct cuda_backend *)backend)->detail;
+    return ((const struct cuda_backend *)backend)->devices.detail;
 }
 
 static uint32_t cuda_threads(const struct backend *backend) {
@@ -362,62 +313,22 @@ static uint32_t cuda_threads(const struct backend *backend) {
     return 1;
 }
 
-/* --- memory -------------------------------------------------------------------------------------------- */
-
-static struct cuda_device *find_device(const struct cuda_backend *b, struct wire_string uuid) {
-    for (int i = 0; i < b->device_count; i++) {
-        struct cuda_device *d = &b->devices[i];
-        if (uuid.size == strlen(d->uuid) && memcmp(uuid.data, d->uuid, uuid.size) == 0)
-            return d;
-    }
-    return NULL;
-}
-
 static bool cuda_serves(const struct backend *backend, struct wire_string device) {
-    return find_device((const struct cuda_backend *)backend, device) != NULL;
+    return cuda_devices_find(&((const struct cuda_backend *)backend)->devices, device) != NULL;
 }
 
 static bool cuda_maps(const struct backend *backend, uint32_t kind) {
     (void)backend;
-    return kind == WIRE_BUFFER_CUDA_IPC;
+    return cuda_memory_maps(kind);
 }
 
 static enum wire_status cuda_map(struct backend *backend, const struct wire_register *request, const int *fds,
                                  int fd_count, struct mapping *mapping, char why[PROBLEM_WHY]) {
-    struct cuda_backend *b = cuda_of(backend);
-    struct cuda_device *d = find_device(b, request->device);
-    CUdeviceptr address, base;
-    CUipcMemHandle handle;
-    size_t size;
-    char text[CUDA_WHY];
-    (void)fds;
-    (void)fd_count; /* none */
-    if (!d)
-        return backend_refuse(why, WIRE_UNSUPPORTED,
-                              "buffer: device is '%.*s', which this daemon does not serve",
-                              (int)request->device.size, request->device.data);
-    memcpy(&handle, request->handle.data, sizeof handle);
-    b->driver->CtxSetCurrent(d->context);
-    if (!cuda_ok(b->driver->IpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-                 "cuIpcOpenMemHandle", text))
-        return backend_refuse(why, WIRE_INVALID, "buffer: %.200s", text);
-    if (!cuda_ok(b->driver->MemGetAddressRange(&base, &size, address), "cuMemGetAddressRange", text) ||
-        base != address || request->size > size) {
-        b->driver->IpcCloseMemHandle(address);
-        return backend_refuse(why, WIRE_INVALID, "buffer: size is %llu, but the allocation has %llu bytes",
-                              (unsigned long long)request->size, (unsigned long long)size);
-    }
-    *mapping = (struct mapping){address, size, d->uuid, {address, 0}, d};
-    return WIRE_OK;
+    return cuda_memory_map(&cuda_of(backend)->devices, request, fds, fd_count, mapping, why);
 }
 
-/* On the loop's or the watcher's thread, whose current context may be another device's. */
 static void cuda_unmap(struct backend *backend, struct mapping *mapping) {
-    struct cuda_backend *b = cuda_of(backend);
-    struct cuda_device *d = mapping->handle;
-    b->driver->CtxPushCurrent(d->context);
-    b->driver->IpcCloseMemHandle(mapping->address);
-    b->driver->CtxPopCurrent(NULL);
+    cuda_memory_unmap(&cuda_of(backend)->devices, mapping);
 }
 
 /* --- queues -------------------------------------------------------------------------------------------- */
@@ -474,7 +385,7 @@ static enum wire_status cuda_queue_open(struct group *group, struct wire_string 
     char text[CUDA_WHY];
     if (!q)
         return backend_refuse(why, WIRE_NO_MEMORY, "stream: the daemon is out of memory");
-    q->on = find_device(b, device);
+    q->on = cuda_devices_find(&b->devices, device);
     q->base = (struct queue){group, q->on->uuid};
     q->timeline = timeline;
     if (!open_queue(b, q, text)) {
