@@ -39,6 +39,7 @@ missing_packages() {
 # What the build makes use of and can do without.
 optional_packages() {
     has_library systemd/sd-daemon.h libsystemd || echo libsystemd-dev
+    has scdoc || echo scdoc
 }
 
 # Runs a command as root.
