@@ -34,6 +34,16 @@ struct session *connection_current(struct kdad_connection *connection) {
     return session;
 }
 
+kdad_status connection_local(struct kdad_connection *connection, struct local **local) {
+    kdad_status status = KDAD_OK;
+    pthread_mutex_lock(&connection->connecting);
+    if (!connection->local)
+        status = local_open(&connection->local);
+    *local = connection->local;
+    pthread_mutex_unlock(&connection->connecting);
+    return status;
+}
+
 /* Replaces the session by a new one. With the connecting lock. */
 static kdad_status connect_anew(struct kdad_connection *connection, int timeout_ms,
                                 struct session **session) {
@@ -56,6 +66,8 @@ static kdad_status connect_anew(struct kdad_connection *connection, int timeout_
 
 kdad_status connection_session(struct kdad_connection *connection, struct session **session) {
     kdad_status status = KDAD_OK;
+    if (connection->in_process)
+        return error_set(KDAD_UNSUPPORTED, "connection: to \"local:\" has no daemon");
     pthread_mutex_lock(&connection->connecting);
     *session = connection_current(connection);
     if (!*session || session_is_lost(*session)) {
@@ -83,14 +95,14 @@ kdad_status connection_request(struct kdad_connection *connection, struct wire_m
 
 KDAD_API kdad_status kdad_connect(const char *address, int timeout_ms, struct kdad_connection **connection) {
     char why[PROBLEM_WHY];
-    struct session *session;
     if (!connection)
         return error_set(KDAD_INVALID, "connection: is NULL");
     *connection = NULL;
     struct kdad_connection *c = calloc(1, sizeof *c);
     if (!c)
         return error_set(KDAD_NO_MEMORY, "connection: out of memory");
-    if (!address_resolve(address, &c->address, &c->address_size, why)) {
+    c->in_process = address_is_local(address);
+    if (!c->in_process && !address_resolve(address, &c->address, &c->address_size, why)) {
         free(c);
         return error_set(KDAD_INVALID, "%s", why);
     }
@@ -102,7 +114,10 @@ KDAD_API kdad_status kdad_connect(const char *address, int timeout_ms, struct kd
     cuda_memory_init(&c->cuda_memory);
     pthread_mutex_init(&c->connecting, NULL);
     pthread_mutex_init(&c->lock, NULL);
-    kdad_status status = connect_anew(c, c->timeout_ms, &session);
+    struct session *session = NULL;
+    struct local *local;
+    kdad_status status =
+        c->in_process ? connection_local(c, &local) : connect_anew(c, c->timeout_ms, &session);
     if (status != KDAD_OK) {
         kdad_disconnect(c);
         return status;
@@ -110,6 +125,15 @@ KDAD_API kdad_status kdad_connect(const char *address, int timeout_ms, struct kd
     session_drop(session);
     *connection = c;
     return KDAD_OK;
+}
+
+KDAD_API void kdad_get_stats(const struct kdad_connection *connection, struct kdad_stats *stats) {
+    *stats = (struct kdad_stats){0};
+    if (connection_check(connection) != KDAD_OK)
+        return;
+    stats->jobs_daemon = connection->jobs_daemon;
+    stats->jobs_in_process = connection->jobs_in_process;
+    stats->jobs_captured = connection->jobs_captured;
 }
 
 KDAD_API void kdad_disconnect(struct kdad_connection *connection) {
@@ -120,6 +144,7 @@ KDAD_API void kdad_disconnect(struct kdad_connection *connection) {
     while (connection->streams)
         stream_free(connection->streams);
     session_drop(connection->session);
+    local_close(connection->local);
     memory_destroy(&connection->memory);
     cuda_memory_destroy(&connection->cuda_memory);
     pthread_mutex_destroy(&connection->connecting);

@@ -10,6 +10,7 @@
 
 #include "client/cuda.h"
 #include "client/error.h"
+#include "client/local.h"
 #include "client/memory.h"
 #include "client/session.h"
 
@@ -18,8 +19,9 @@ struct kdad_connection {
     pid_t pid;
     struct sockaddr_un address;
     socklen_t address_size;
-    int timeout_ms; /* for each answer of the daemon's */
-    bool spins;     /* more than one processor: a wait may spin for a while */
+    int timeout_ms;  /* for each answer of the daemon's */
+    bool in_process; /* to "local:": there is no daemon, and never a session */
+    bool spins;      /* more than one processor: a wait may spin for a while */
     struct memory memory;
     struct cuda_memory cuda_memory;
 
@@ -27,7 +29,10 @@ struct kdad_connection {
     uint64_t serial;            /* of the last session */
     pthread_mutex_t lock;       /* for what follows */
     struct session *session;    /* may be lost */
+    struct local *local;        /* NULL: not needed yet */
     struct kdad_stream *streams;
+
+    _Atomic uint64_t jobs_daemon, jobs_in_process, jobs_captured; /* as in kdad_stats */
 };
 
 /* KDAD_OK, or KDAD_INVALID for NULL, or KDAD_FORKED in a child. */
@@ -38,6 +43,9 @@ kdad_status connection_session(struct kdad_connection *connection, struct sessio
 
 /* A reference to the session as it is. */
 struct session *connection_current(struct kdad_connection *connection);
+
+/* What jobs in this process need: opened when it is first asked for. */
+kdad_status connection_local(struct kdad_connection *connection, struct local **local);
 
 /* One request on the connection, for programs built with the library's objects. If KDAD_OK is returned, the
  * reply is to be freed by session_reply_free. */

@@ -28,7 +28,11 @@ struct cuda_stream; /* a trainer's stream, and its context's kernels */
 kdad_status cuda_stream_open(void *stream, struct cuda_stream **opened, char device[WIRE_NAME_MAX + 1]);
 void cuda_stream_close(struct cuda_stream *stream); /* NULL is allowed */
 
-/* Ties a timeline to the stream's context, and unties it, once nothing on the GPU looks at it any more. */
+/* KDAD_UNSUPPORTED while the stream is captured into a graph: the daemon can do nothing for it. */
+kdad_status cuda_stream_check(struct cuda_stream *stream);
+
+/* Ties a timeline to the stream's context, where it loads what jobs need, and unties it, once nothing on the
+ * GPU looks at it any more. */
 kdad_status cuda_timeline_register(struct cuda_stream *stream, struct timeline *timeline, uint64_t *address);
 void cuda_timeline_unregister(struct cuda_stream *stream, struct timeline *timeline);
 
@@ -58,5 +62,20 @@ kdad_status cuda_memory_trim(struct cuda_memory *memory, struct session *session
 /* Puts a job that was submitted on the trainer's stream. problem: with addresses. */
 kdad_status cuda_stream_follow(struct cuda_stream *stream, uint64_t timeline_address, uint64_t ticket,
                                const struct problem *problem);
+
+/* Likewise a job that ran in this process, and that the daemon only counts. */
+kdad_status cuda_stream_tell(struct cuda_stream *stream, uint64_t timeline_address, uint64_t ticket);
+
+/* Jobs in this process: local.h, for a stream on a GPU. sentence: NULL if the data was good. */
+struct cuda_local;
+struct kernels_library;
+kdad_status cuda_local_open(struct cuda_stream *stream, const struct kernels_library *library,
+                            struct cuda_local **opened);
+void cuda_local_close(struct cuda_local *local);
+kdad_status cuda_local_launch(struct cuda_local *local, const struct problem *problem,
+                              const uint64_t extent[OPERAND_COUNT], kdad_ticket ticket, bool *captured);
+kdad_status cuda_local_look(struct cuda_local *local, kdad_ticket ticket, kdad_ticket last);
+const char *cuda_local_sentence(const struct cuda_local *local, kdad_ticket ticket);
+void cuda_local_clear(struct cuda_local *local, kdad_ticket ticket);
 
 #endif

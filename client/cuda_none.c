@@ -72,3 +72,55 @@ kdad_status cuda_memory_trim(struct cuda_memory *memory, struct session *session
     (void)deadline;
     return KDAD_OK;
 }
+
+kdad_status cuda_stream_check(struct cuda_stream *stream) {
+    (void)stream;
+    return KDAD_UNSUPPORTED;
+}
+
+kdad_status cuda_stream_tell(struct cuda_stream *stream, uint64_t timeline_address, uint64_t ticket) {
+    (void)stream;
+    (void)timeline_address;
+    (void)ticket;
+    return KDAD_UNSUPPORTED;
+}
+
+kdad_status cuda_local_open(struct cuda_stream *stream, const struct kernels_library *library,
+                            struct cuda_local **opened) {
+    (void)stream;
+    (void)library;
+    (void)opened;
+    return KDAD_UNSUPPORTED;
+}
+
+void cuda_local_close(struct cuda_local *local) {
+    (void)local;
+}
+
+kdad_status cuda_local_launch(struct cuda_local *local, const struct problem *problem,
+                              const uint64_t extent[OPERAND_COUNT], kdad_ticket ticket, bool *captured) {
+    (void)local;
+    (void)problem;
+    (void)extent;
+    (void)ticket;
+    (void)captured;
+    return KDAD_UNSUPPORTED;
+}
+
+kdad_status cuda_local_look(struct cuda_local *local, kdad_ticket ticket, kdad_ticket last) {
+    (void)local;
+    (void)ticket;
+    (void)last;
+    return KDAD_UNSUPPORTED;
+}
+
+const char *cuda_local_sentence(const struct cuda_local *local, kdad_ticket ticket) {
+    (void)local;
+    (void)ticket;
+    return NULL;
+}
+
+void cuda_local_clear(struct cuda_local *local, kdad_ticket ticket) {
+    (void)local;
+    (void)ticket;
+}

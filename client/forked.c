@@ -21,10 +21,6 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct forked_fd *first;
 static _Atomic uint32_t count;
 
-uint32_t forked_count(void) {
-    return atomic_load_explicit(&count, memory_order_relaxed);
-}
-
 static void before(void) {
     pthread_mutex_lock(&lock);
 }
@@ -44,6 +40,11 @@ static void in_child(void) {
 
 static void install(void) {
     pthread_atfork(before, in_parent, in_child);
+}
+
+uint32_t forked_count(void) {
+    pthread_once(&once, install);
+    return atomic_load_explicit(&count, memory_order_relaxed);
 }
 
 static int new_memfd(const char *name) {

@@ -130,16 +130,20 @@ struct kdad_chunk_kda_bwd_intra_args {
 };
 
 /* Connects to the daemon's socket: address if given, else $KDAD_SOCKET, else $XDG_RUNTIME_DIR/kdad/kdad.sock,
- * else /run/kdad/kdad.sock. timeout_ms also holds for each answer of the daemon's that a later call needs.
- * Returns KDAD_NO_DAEMON, KDAD_DENIED, KDAD_INVALID (the address is too long), KDAD_TIMEOUT, KDAD_LIMIT,
- * KDAD_PROTOCOL, KDAD_NO_MEMORY. The connection is the caller's, to be ended by kdad_disconnect. */
+ * else /run/kdad/kdad.sock. "local:" needs no daemon: the connection's jobs run in this process, by the same
+ * kernels, which are loaded from libkdad-kernels.so beside this library. timeout_ms also holds for each
+ * answer of the daemon's that a later call needs. Returns KDAD_NO_DAEMON, KDAD_DENIED, KDAD_INVALID (the
+ * address is too long), KDAD_TIMEOUT, KDAD_LIMIT, KDAD_PROTOCOL, KDAD_NO_MEMORY, KDAD_UNSUPPORTED (no
+ * libkdad-kernels.so). The connection is the caller's, to be ended by kdad_disconnect. */
 KDAD_API kdad_status kdad_connect(const char *address, int timeout_ms, struct kdad_connection **connection);
 
 /* Ends a connection, its streams and its memory (kdad_alloc). Jobs not started are cancelled. NULL is
  * allowed. */
 KDAD_API void kdad_disconnect(struct kdad_connection *connection);
 
-/* Opens a stream on a device: "cpu", a GPU's UUID, or NULL for the daemon's default. */
+/* Opens a stream on a device: "cpu", a GPU's UUID, or NULL for the daemon's default. On a connection to
+ * "local:" it must be "cpu" or NULL; such a stream's jobs are done when their submission returns, and their
+ * tensors are never copied. */
 KDAD_API kdad_status kdad_stream_open(struct kdad_connection *connection, const char *device,
                                       struct kdad_stream **stream);
 
@@ -147,9 +151,12 @@ KDAD_API kdad_status kdad_stream_open(struct kdad_connection *connection, const 
  * CUstream or cudaStream_t of that context; 0: its default stream. Jobs run in that stream's order: a job
  * sees what was put on cuda_stream before its submission, and what is put there afterwards sees its results.
  * No call waits for the GPU. If a job fails or the daemon dies, its outputs become NaN in that order (but for
- * KDAD_BAD_DATA), and kdad_wait and the next submission say so. Tensors must lie in memory that CUDA IPC can
- * share: cudaMalloc, and so PyTorch's default allocator. They must stay valid until the job is done, in
- * stream order. */
+ * KDAD_BAD_DATA), and kdad_wait and the next submission say so. Tensors must stay valid until the job is
+ * done, in stream order. A job whose memory cannot be shared with another process (cudaMallocAsync) runs in
+ * this one, on cuda_stream; the daemon counts it only.
+ *
+ * A submission while cuda_stream is captured into a CUDA graph works on a connection to "local:" alone, and
+ * else returns KDAD_UNSUPPORTED. It gives ticket 0; what it found in cu_seqlens is not told. */
 KDAD_API kdad_status kdad_cuda_stream_open(struct kdad_connection *connection, void *cuda_stream,
                                            struct kdad_stream **stream);
 
@@ -168,6 +175,14 @@ KDAD_API void *kdad_alloc(struct kdad_connection *connection, size_t bytes);
 
 /* Frees what kdad_alloc returned. Jobs that use it must be done. NULL is allowed. */
 KDAD_API void kdad_free(struct kdad_connection *connection, void *memory);
+
+/* A connection's jobs so far. */
+struct kdad_stats {
+    uint64_t jobs_daemon;     /* run by the daemon */
+    uint64_t jobs_in_process; /* launched in this process */
+    uint64_t jobs_captured;   /* put into a CUDA graph: once, however often it is launched */
+};
+KDAD_API void kdad_get_stats(const struct kdad_connection *connection, struct kdad_stats *stats);
 
 /* Submits a job; ticket may be NULL. Returns once it is sent. Waits only while 1,024 jobs of the stream are
  * in flight or the socket is full, and, with plain memory, while a tensor lies where an earlier job's output

@@ -16,6 +16,8 @@
 #define SLEEP_NS INT64_C(500000000) /* a wait looks up at least that often */
 #define NAP_MIN_NS 60000            /* shorter naps are not worth their wake-up */
 #define NAP_MAX_NS 5000000
+#define LOCAL_NAP_MIN_NS 10000 /* a wait for a job in this process */
+#define LOCAL_NAP_MAX_NS 500000
 #define OPEN_ATTEMPTS 3
 
 static inline void pause_cpu(void) {
@@ -129,6 +131,12 @@ static void note_untold(struct kdad_stream *s, kdad_ticket first, kdad_ticket do
     s->untold_first = at + 1;
 }
 
+/* What the daemon says of a job of the track's that is done, or what it found in its data if it ran here. */
+static kdad_status job_status(const struct kdad_stream *s, uint64_t wire) {
+    kdad_status status = error_status(s->track->timeline->status[wire % WIRE_STREAM_SLOTS]);
+    return status == KDAD_OK && s->local ? local_verdict(s->local, s->base + wire) : status;
+}
+
 /* The track's session is lost: writes down what became of its jobs, and copies the outputs of those done. */
 static void end_track(struct kdad_stream *s) {
     const struct track *t = s->track;
@@ -137,8 +145,7 @@ static void end_track(struct kdad_stream *s) {
         t->done_at_end <= jobs ? t->done_at_end : 0; /* more than there are is not to be believed */
     uint64_t first = jobs > WIRE_STREAM_SLOTS ? jobs - WIRE_STREAM_SLOTS + 1 : 1;
     for (uint64_t n = first; n <= jobs; n++) {
-        kdad_status status =
-            n <= done ? error_status(t->timeline->status[n % WIRE_STREAM_SLOTS]) : KDAD_DAEMON_LOST;
+        kdad_status status = n <= done ? job_status(s, n) : KDAD_DAEMON_LOST;
         s->status[(s->base + n) % WIRE_STREAM_SLOTS] = (int16_t)status;
     }
     note_untold(s, s->base + first, s->base + done);
@@ -160,7 +167,7 @@ static kdad_status look(struct kdad_stream *s, kdad_ticket ticket) {
         session_end(t->session);
         return look(s, ticket);
     }
-    return done >= wire ? error_status(t->timeline->status[wire % WIRE_STREAM_SLOTS]) : KDAD_PENDING;
+    return done >= wire ? job_status(s, wire) : KDAD_PENDING;
 }
 
 void stream_settle(struct kdad_stream *s, kdad_ticket ticket) {
@@ -178,6 +185,12 @@ void stream_reuse_slot(struct kdad_stream *s, kdad_ticket old) {
         if (w->ticket == old && w->status == KDAD_PENDING)
             w->status = look(s, old);
     }
+}
+
+kdad_status stream_open_local(struct kdad_stream *s) {
+    struct local *local;
+    kdad_status status = s->local ? KDAD_OK : connection_local(s->connection, &local);
+    return status == KDAD_OK && !s->local ? local_stream_open(local, s->cuda, &s->local) : status;
 }
 
 static kdad_status tell(struct kdad_stream *s) {
@@ -277,7 +290,23 @@ static void wait_passed(struct track *t, uint64_t wire, int64_t deadline, _Atomi
         sleep_once(t, wire, deadline, since, before);
 }
 
+/* There is nobody who could wake a thread. */
+static kdad_status await_local(struct kdad_stream *s, kdad_ticket ticket, int64_t deadline) {
+    int64_t nap = LOCAL_NAP_MIN_NS;
+    kdad_status status;
+    while ((status = local_look(s->local, ticket, s->last)) == KDAD_PENDING && deadline_left(deadline) > 0) {
+        int64_t left = deadline_left(deadline);
+        pthread_mutex_unlock(&s->lock);
+        nanosleep(&(struct timespec){0, nap < left ? nap : left}, NULL);
+        pthread_mutex_lock(&s->lock);
+        nap = nap < LOCAL_NAP_MAX_NS / 2 ? 2 * nap : LOCAL_NAP_MAX_NS;
+    }
+    return status;
+}
+
 kdad_status stream_await(struct kdad_stream *s, kdad_ticket ticket, int64_t deadline) {
+    if (s->connection->in_process)
+        return await_local(s, ticket, deadline);
     kdad_status status = look(s, ticket);
     if (status != KDAD_PENDING || deadline == 0)
         return status;
@@ -304,6 +333,10 @@ kdad_status stream_job_error(struct kdad_stream *s, kdad_ticket ticket, kdad_sta
     struct track *t = s->track;
     char text[WIRE_SENTENCE_MAX + 1];
     unsigned long long number = ticket;
+    if (status == KDAD_BAD_DATA && s->local && local_verdict(s->local, ticket) == status)
+        return error_set(status, "job %llu: %s", number, local_sentence(s->local, ticket));
+    if (s->connection->in_process)
+        return status;               /* local_look has said it */
     bool current = ticket > t->base; /* else the session that knew more is gone */
     if (current && (status == KDAD_CANCELLED || status == KDAD_DAEMON_LOST)) {
         s->untold = KDAD_OK;
@@ -395,6 +428,7 @@ void stream_free(struct kdad_stream *s) {
     free_retired(s);
     if (s->track)
         free_track(s->track);
+    local_stream_close(s->local);
     cuda_stream_close(s->cuda);
     pthread_mutex_destroy(&s->lock);
     wire_codec_free(s->codec);
@@ -411,7 +445,7 @@ static kdad_status open_stream(struct kdad_connection *connection, const char *d
     }
     s->cuda = cuda;
     pthread_mutex_lock(&s->lock);
-    kdad_status status = stream_ready(s);
+    kdad_status status = connection->in_process ? stream_open_local(s) : stream_ready(s);
     pthread_mutex_unlock(&s->lock);
     if (status != KDAD_OK) {
         stream_free(s);
@@ -457,6 +491,10 @@ KDAD_API kdad_status kdad_stream_open(struct kdad_connection *connection, const 
     if (strlen(device) > WIRE_NAME_MAX)
         return error_set(KDAD_INVALID, "device: has %zu characters, but may have at most %d", strlen(device),
                          WIRE_NAME_MAX);
+    if (connection->in_process && *device && strcmp(device, "cpu") != 0)
+        return error_set(
+            KDAD_UNSUPPORTED,
+            "device: is '%s', but in this process it is the cpu; kdad_cuda_stream_open is for GPUs", device);
     return open_stream(connection, device, NULL, stream);
 }
 
@@ -477,6 +515,10 @@ KDAD_API kdad_status kdad_stream_close(struct kdad_stream *stream) {
     kdad_status status = stream_check(stream);
     if (status != KDAD_OK)
         return status;
+    if (stream->connection->in_process) {
+        stream_free(stream);
+        return KDAD_OK;
+    }
     bool lost = session_is_lost(stream->track->session);
     if (!lost) {
         status = say_close(stream);

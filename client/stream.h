@@ -22,8 +22,9 @@ struct kdad_stream {
     struct kdad_connection *connection;
     struct kdad_stream *next; /* with the connection's lock */
     char device[WIRE_NAME_MAX + 1];
-    struct cuda_stream *cuda; /* the trainer's stream on a GPU; NULL: host memory */
-    _Atomic uint32_t spin_ns; /* how long a wait spins before it sleeps */
+    struct cuda_stream *cuda;   /* the trainer's stream on a GPU; NULL: host memory */
+    struct local_stream *local; /* jobs in this process: all, or those that the daemon cannot run; or NULL */
+    _Atomic uint32_t spin_ns;   /* how long a wait spins before it sleeps */
 
     struct wire_codec *codec; /* the submitting thread's, as is all up to hint */
     struct wire_message message;
@@ -57,6 +58,9 @@ void stream_free(struct kdad_stream *stream);
 /* Opens the stream in a new session if its own is lost. The first call after a loss that no call has told of
  * yet returns what befell the jobs, instead. By the submitting thread. */
 kdad_status stream_ready(struct kdad_stream *stream);
+
+/* Gives the stream its part for jobs in this process, unless it has one. */
+kdad_status stream_open_local(struct kdad_stream *stream);
 
 /* Waits for a job that is one of the last 1,024: its status, or KDAD_PENDING at the deadline. */
 kdad_status stream_await(struct kdad_stream *stream, kdad_ticket ticket, int64_t deadline);

@@ -9,6 +9,7 @@
 #include "client/stream.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #define ATTEMPTS 3 /* of a submission that finds its session lost */
@@ -281,7 +282,7 @@ static kdad_status send_job(struct kdad_stream *s) {
 }
 
 /* One attempt, in the session of the moment. With the lock. */
-static kdad_status submit(struct kdad_stream *s) {
+static kdad_status submit_from_host(struct kdad_stream *s) {
     struct staged *staged = NULL;
     uint32_t plain;
     kdad_status status = place(s, &plain);
@@ -294,11 +295,114 @@ static kdad_status submit(struct kdad_stream *s) {
         return status;
     }
     s->last++;
-    if (s->cuda)
-        return cuda_stream_follow(s->cuda, s->track->cuda_address, s->last - s->track->base, &s->problem);
+    s->connection->jobs_daemon++;
     if (staged)
         staging_commit(&s->staging, staged, s->last);
     return KDAD_OK;
+}
+
+/* --- GPUs ---------------------------------------------------------------------------------------------- */
+
+/* The daemon gets an empty job, which takes the ticket; the job itself is for this process. Memory that the
+ * daemon cannot map was found: the error is set. */
+static kdad_status take_over(struct kdad_stream *s) {
+    struct problem *empty = &s->message.submit.problem;
+    char why[PROBLEM_WHY];
+    snprintf(why, sizeof why, "%s", kdad_error());
+    kdad_status status = stream_open_local(s);
+    if (status != KDAD_OK) {
+        char other[PROBLEM_WHY];
+        snprintf(other, sizeof other, "%s", kdad_error());
+        return error_set(status, "%s; and this process cannot do it: %s", why, other);
+    }
+    *empty = s->problem;
+    empty->T = 0;
+    for (enum operand o = 0; o < OPERAND_COUNT; o++)
+        empty->at[o].offset = 0;
+    return KDAD_OK;
+}
+
+/* Puts the job that was sent on the trainer's stream. */
+static kdad_status follow(struct kdad_stream *s, bool here) {
+    const struct track *t = s->track;
+    kdad_ticket ticket = s->last + 1;
+    bool captured;
+    if (!here) {
+        if (s->local)
+            local_clear(s->local, ticket);
+        return cuda_stream_follow(s->cuda, t->cuda_address, ticket - t->base, &s->problem);
+    }
+    kdad_status status = local_submit(s->local, &s->problem, s->extent, ticket, &captured);
+    return status == KDAD_OK ? cuda_stream_tell(s->cuda, t->cuda_address, ticket - t->base) : status;
+}
+
+/* One attempt. A job that was sent, but that the trainer's stream did not take, can neither be run nor taken
+ * back: the session is given up, and what the stream did take is released with it. */
+static kdad_status submit_from_gpu(struct kdad_stream *s) {
+    uint32_t plain;
+    kdad_status status = cuda_stream_check(s->cuda);
+    if (status != KDAD_OK)
+        return status;
+    status = place(s, &plain);
+    bool here = status == KDAD_UNSUPPORTED;
+    if (here)
+        status = take_over(s);
+    if (status == KDAD_OK)
+        status = send_job(s);
+    if (status != KDAD_OK)
+        return status;
+    status = follow(s, here);
+    if (status != KDAD_OK) {
+        session_end(s->track->session);
+        return status;
+    }
+    s->last++;
+    if (here)
+        s->connection->jobs_in_process++;
+    else
+        s->connection->jobs_daemon++;
+    return KDAD_OK;
+}
+
+/* --- in this process ----------------------------------------------------------------------------------- */
+
+static kdad_status submit_locally(struct kdad_stream *s, kdad_ticket *ticket) {
+    kdad_status status = KDAD_OK;
+    bool captured;
+    if (s->last >= WIRE_STREAM_SLOTS)
+        status = stream_await(s, s->last + 1 - WIRE_STREAM_SLOTS, deadline_in(s->connection->timeout_ms));
+    if (status == KDAD_PENDING)
+        return error_set(KDAD_TIMEOUT, "stream: none of its %d jobs is done in time", WIRE_STREAM_SLOTS);
+    pthread_mutex_unlock(&s->lock);
+    status = local_submit(s->local, &s->problem, s->extent, s->last + 1, &captured);
+    pthread_mutex_lock(&s->lock);
+    if (status != KDAD_OK)
+        return status;
+    if (captured) {
+        s->connection->jobs_captured++;
+        *ticket = 0;
+    } else {
+        s->connection->jobs_in_process++;
+        *ticket = ++s->last;
+    }
+    return KDAD_OK;
+}
+
+/* --- public -------------------------------------------------------------------------------------------- */
+
+/* Until the session holds. */
+static kdad_status submit_to_daemon(struct kdad_stream *s, kdad_ticket *ticket) {
+    kdad_status status = KDAD_OK;
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        status = stream_ready(s);
+        if (status != KDAD_OK)
+            return status;
+        status = s->cuda ? submit_from_gpu(s) : submit_from_host(s);
+        if (status != KDAD_DAEMON_LOST)
+            break;
+    }
+    *ticket = s->last;
+    return status;
 }
 
 KDAD_API kdad_status kdad_chunk_kda_bwd_intra(struct kdad_stream *stream,
@@ -309,17 +413,12 @@ KDAD_API kdad_status kdad_chunk_kda_bwd_intra(struct kdad_stream *stream,
         status = check_arguments(stream, args);
     if (status != KDAD_OK)
         return status;
+    kdad_ticket given;
     pthread_mutex_lock(&stream->lock);
-    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        status = stream_ready(stream);
-        if (status != KDAD_OK)
-            break;
-        status = submit(stream);
-        if (status != KDAD_DAEMON_LOST)
-            break;
-    }
+    status =
+        stream->connection->in_process ? submit_locally(stream, &given) : submit_to_daemon(stream, &given);
     if (status == KDAD_OK && ticket)
-        *ticket = stream->last;
+        *ticket = given;
     pthread_mutex_unlock(&stream->lock);
     return status;
 }

@@ -4,12 +4,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What was given, or set; "" if neither. */
+static const char *given(const char *path) {
+    if (!path || !*path)
+        path = getenv("KDAD_SOCKET");
+    return path ? path : "";
+}
+
+bool address_is_local(const char *path) {
+    return strcmp(given(path), "local:") == 0;
+}
+
 bool address_resolve(const char *path, struct sockaddr_un *address, socklen_t *size, char why[PROBLEM_WHY]) {
     const char *runtime = getenv("XDG_RUNTIME_DIR");
-    const char *directory = "", *file = path;
-    if (!file || !*file)
-        file = getenv("KDAD_SOCKET");
-    if (!file || !*file) {
+    const char *directory = "", *file = given(path);
+    if (address_is_local(path)) {
+        snprintf(why, PROBLEM_WHY, "socket: \"local:\" names no socket, but the client's own process");
+        return false;
+    }
+    if (!*file) {
         directory = runtime && *runtime ? runtime : "/run";
         file = "/kdad/kdad.sock";
     }

@@ -13,4 +13,7 @@
  * /run/kdad/kdad.sock. Fills address and size. Returns false with a sentence in why if it is too long. */
 bool address_resolve(const char *path, struct sockaddr_un *address, socklen_t *size, char why[PROBLEM_WHY]);
 
+/* True if path, or else KDAD_SOCKET, is "local:": no daemon, but the kernels in the client's own process. */
+bool address_is_local(const char *path);
+
 #endif

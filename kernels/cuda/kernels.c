@@ -3,19 +3,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum kernel { CHUNK_BF16, CHUNK_F16, CHUNK_F32, SEQUENCES, GUARD, KERNELS };
+enum kernel { CHUNK_BF16, CHUNK_F16, CHUNK_F32, SEQUENCES, KERNELS };
 
 static const char *const names[KERNELS] = {"kdad_chunk_bf16", "kdad_chunk_f16", "kdad_chunk_f32",
-                                           "kdad_sequences", "kdad_guard"};
+                                           "kdad_sequences"};
 
-/* The kernels for all architectures, embedded by fatbin.S. */
-extern const unsigned char kdad_chunk_fatbin[], kdad_guard_fatbin[];
-
-enum { GUARD_BLOCKS = 16, GUARD_THREADS = 256 };
+/* For all architectures, embedded by fatbin.S.in. */
+extern const unsigned char kdad_chunk_fatbin[];
 
 struct cuda_kernels {
     const struct cuda_driver *driver;
-    CUmodule chunk, guard;
+    CUmodule module;
     CUfunction function[KERNELS];
 };
 
@@ -56,11 +54,9 @@ struct cuda_kernels *cuda_kernels_load(const struct cuda_driver *driver, char wh
         return NULL;
     }
     k->driver = driver;
-    bool good = cuda_ok(driver->ModuleLoadData(&k->chunk, kdad_chunk_fatbin), "cuModuleLoadData", why) &&
-                cuda_ok(driver->ModuleLoadData(&k->guard, kdad_guard_fatbin), "cuModuleLoadData", why);
+    bool good = cuda_ok(driver->ModuleLoadData(&k->module, kdad_chunk_fatbin), "cuModuleLoadData", why);
     for (enum kernel i = 0; good && i < KERNELS; i++)
-        good = cuda_ok(driver->ModuleGetFunction(&k->function[i], i == GUARD ? k->guard : k->chunk, names[i]),
-                       names[i], why);
+        good = cuda_ok(driver->ModuleGetFunction(&k->function[i], k->module, names[i]), names[i], why);
     for (enum kernel i = CHUNK_BF16; good && i <= CHUNK_F32; i++)
         good = cuda_ok(driver->FuncSetAttribute(
                            k->function[i], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)SHARED_MAX),
@@ -74,10 +70,8 @@ struct cuda_kernels *cuda_kernels_load(const struct cuda_driver *driver, char wh
 void cuda_kernels_unload(struct cuda_kernels *kernels) {
     if (!kernels)
         return;
-    if (kernels->chunk)
-        kernels->driver->ModuleUnload(kernels->chunk);
-    if (kernels->guard)
-        kernels->driver->ModuleUnload(kernels->guard);
+    if (kernels->module)
+        kernels->driver->ModuleUnload(kernels->module);
     free(kernels);
 }
 
@@ -117,27 +111,6 @@ bool cuda_launch(const struct cuda_kernels *kernels, CUstream stream, const stru
                         : p->qk_dtype == DTYPE_F16 ? CHUNK_F16
                                                    : CHUNK_F32;
     return launch(kernels, chunk, stream, a.items, CUDA_BLOCK, cuda_shared(p->C), &a, why);
-}
-
-bool cuda_launch_guard(const struct cuda_kernels *kernels, CUstream stream, const struct problem *p,
-                       const uint64_t address[OPERAND_COUNT], const struct cuda_told *told,
-                       char why[CUDA_WHY]) {
-    struct cuda_guard g = {
-        .done = told->done,
-        .lost = told->lost,
-        .status = told->status,
-        .harmless = told->harmless,
-        .B = p->B,
-        .T = p->T,
-        .HV = p->HV,
-        .K = p->K,
-    };
-    for (int i = 0; i < 4; i++) {
-        g.at[i] = address[OPERAND_DQ_OUT + i];
-        for (int d = 0; d < 3; d++)
-            g.stride[i][d] = p->at[OPERAND_DQ_OUT + i].stride[d];
-    }
-    return launch(kernels, GUARD, stream, GUARD_BLOCKS, GUARD_THREADS, 0, &g, why);
 }
 
 const char *cuda_verdict_sentence(int32_t verdict) {

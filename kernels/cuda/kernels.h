@@ -1,6 +1,6 @@
 /*
- * kernels.h - the GPU kernels of one context: loading and launching them. The one launch code of daemon and
- * clients.
+ * kernels.h - the GPU kernels of one context: loading and launching them. The one launch code of the daemon
+ * and of jobs that run in the trainer's process.
  */
 #ifndef KERNELS_CUDA_KERNELS_H
 #define KERNELS_CUDA_KERNELS_H
@@ -35,19 +35,6 @@ struct cuda_sequences {
 bool cuda_launch(const struct cuda_kernels *kernels, CUstream stream, const struct problem *p,
                  const uint64_t address[OPERAND_COUNT], const struct cuda_sequences *sequences,
                  char why[CUDA_WHY]);
-
-/* Where a job's word is, as the device sees it. */
-struct cuda_told {
-    CUdeviceptr done;   /* u64 */
-    uint64_t lost;      /* done, if the daemon is lost */
-    CUdeviceptr status; /* i32; 0: done */
-    int32_t harmless;   /* a status that leaves outputs as they ought to be */
-};
-
-/* Puts on a stream, behind the wait for a job: outputs become NaN if the job was not done. */
-bool cuda_launch_guard(const struct cuda_kernels *kernels, CUstream stream, const struct problem *p,
-                       const uint64_t address[OPERAND_COUNT], const struct cuda_told *told,
-                       char why[CUDA_WHY]);
 
 /* The sentence of a verdict other than CUDA_VERDICT_OK. */
 const char *cuda_verdict_sentence(int32_t verdict);
