@@ -4,9 +4,10 @@ _kdad() {
     case ${COMP_WORDS[COMP_CWORD - 1]} in
     --backend) words='auto cpu cuda' ;;
     --log-level) words='error warning info debug' ;;
-    --socket) ;;
+    --config | --socket) ;;
     *)
-        words='--socket --backend --threads --log-level --quiet --ready-fd --version --help'
+        words='--config --socket --backend --device --threads --max-connections --max-streams --max-buffers'
+        words+=' --max-bytes --max-jobs --log-level --quiet --ready-fd --check-config --version --help'
         ;;
     esac
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")

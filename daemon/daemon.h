@@ -23,6 +23,9 @@ struct listener {
 };
 
 struct daemon {
+    struct options options; /* in force */
+    int argc;
+    char **argv;
     uv_loop_t loop;
     uv_thread_t thread; /* the loop's */
     struct listener listener;
@@ -32,7 +35,7 @@ struct daemon {
     uint32_t client_count;
     uv_async_t settle; /* a closing queue became idle */
     uv_timer_t soon;   /* looks again for what no thread tells of */
-    uv_signal_t terminate, interrupt;
+    uv_signal_t terminate, interrupt, hangup;
     bool stopping;
     uint64_t since; /* uv_hrtime */
     uint64_t connections;

@@ -158,7 +158,7 @@ static void on_connection(uv_poll_t *poll, int status, int events) {
 
 bool listener_open(struct daemon *daemon, const char *path, char why[PROBLEM_WHY]) {
     struct listener *l = &daemon->listener;
-    int inherited = path ? 0 : inherit(l, why);
+    int inherited = inherit(l, why);
     if (inherited < 0 || (inherited == 0 && !bind_here(l, path, why)))
         return false;
     l->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);

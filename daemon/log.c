@@ -5,12 +5,12 @@
 #include <string.h>
 #include <unistd.h>
 
-static enum log_level threshold = LOG_INFO;
+static enum log_level threshold = LOG_INFO; /* atomic */
 
 static const char *const names[] = {"error", "warning", "info", "debug"};
 
 void log_set_level(enum log_level level) {
-    threshold = level;
+    __atomic_store_n(&threshold, level, __ATOMIC_RELAXED);
 }
 
 bool log_level_parse(const char *name, enum log_level *level) {
@@ -23,9 +23,13 @@ bool log_level_parse(const char *name, enum log_level *level) {
     return false;
 }
 
+const char *log_level_name(enum log_level level) {
+    return names[level];
+}
+
 void log_event(enum log_level level, const char *event, const char *format, ...) {
     char line[1024];
-    if (level > threshold)
+    if (level > __atomic_load_n(&threshold, __ATOMIC_RELAXED))
         return;
     int n = snprintf(line, sizeof line, "level=%s event=%s ", names[level], event);
     va_list list;

@@ -14,8 +14,9 @@ enum log_level {
     LOG_DEBUG,
 };
 
-void log_set_level(enum log_level level);
+void log_set_level(enum log_level level); /* at any time */
 bool log_level_parse(const char *name, enum log_level *level);
+const char *log_level_name(enum log_level level);
 
 /* Logs an event. format gives its pairs, as in log_event(LOG_INFO, "start", "socket=%s", path): values that
  * come from elsewhere go through log_quote. May be called on any thread. */

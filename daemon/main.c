@@ -77,6 +77,7 @@ void daemon_check_end(struct daemon *daemon) {
     close_handle((uv_handle_t *)&daemon->soon);
     close_handle((uv_handle_t *)&daemon->terminate);
     close_handle((uv_handle_t *)&daemon->interrupt);
+    close_handle((uv_handle_t *)&daemon->hangup);
 }
 
 static void on_signal(uv_signal_t *handle, int number) {
@@ -91,6 +92,16 @@ static void on_signal(uv_signal_t *handle, int number) {
         client_cancel(c, stopping);
     uv_async_send(&daemon->settle);
     daemon_check_end(daemon);
+}
+
+static void on_hangup(uv_signal_t *handle, int number) {
+    struct daemon *daemon = handle->data;
+    char why[OPTIONS_WHY], quoted[OPTIONS_WHY];
+    (void)number;
+    if (options_reload(&daemon->options, daemon->argc, daemon->argv, why))
+        log_set_level(daemon->options.log_level);
+    else
+        log_event(LOG_ERROR, "reload_failed", "why=%s", log_quote(quoted, sizeof quoted - 64, why));
 }
 
 static void on_idle(void *argument) {
@@ -133,7 +144,7 @@ static bool open_backends(struct daemon *daemon, const struct options *options, 
     return !cpu || open_backend(daemon, &cpu_backend, options, why);
 }
 
-static bool start(struct daemon *daemon, const struct options *options, char why[PROBLEM_WHY]) {
+static bool start(struct daemon *daemon, char why[PROBLEM_WHY]) {
     uint8_t *batch = malloc((size_t)DAEMON_BATCH * WIRE_PACKET_MAX);
     daemon->batch[0].data = batch;
     daemon->codec = wire_codec_new();
@@ -147,10 +158,13 @@ static bool start(struct daemon *daemon, const struct options *options, char why
     uv_timer_init(&daemon->loop, &daemon->soon);
     uv_signal_init(&daemon->loop, &daemon->terminate);
     uv_signal_init(&daemon->loop, &daemon->interrupt);
-    daemon->settle.data = daemon->soon.data = daemon->terminate.data = daemon->interrupt.data = daemon;
+    uv_signal_init(&daemon->loop, &daemon->hangup);
+    daemon->settle.data = daemon->soon.data = daemon->terminate.data = daemon->interrupt.data =
+        daemon->hangup.data = daemon;
     uv_signal_start(&daemon->terminate, on_signal, SIGTERM);
     uv_signal_start(&daemon->interrupt, on_signal, SIGINT);
-    return open_backends(daemon, options, why) && listener_open(daemon, options->socket, why);
+    uv_signal_start(&daemon->hangup, on_hangup, SIGHUP);
+    return open_backends(daemon, &daemon->options, why) && listener_open(daemon, daemon->options.socket, why);
 }
 
 static void tell_ready(const struct daemon *daemon, int fd) {
@@ -179,24 +193,26 @@ static void clean_up(struct daemon *daemon) {
     uv_loop_close(&daemon->loop);
     wire_codec_free(daemon->codec);
     free(daemon->batch[0].data);
+    options_free(&daemon->options);
 }
 
 int main(int argc, char **argv) {
     static struct daemon daemon = {.listener = {.socket = -1, .reserve = -1}};
-    struct options options;
     char why[PROBLEM_WHY];
-    int code = options_parse(&options, argc, argv);
+    int code = options_parse(&daemon.options, argc, argv);
     if (code >= 0)
         return code;
-    log_set_level(options.log_level);
+    daemon.argc = argc;
+    daemon.argv = argv;
+    log_set_level(daemon.options.log_level);
     signal(SIGPIPE, SIG_IGN);
     raise_descriptor_limit();
     uv_loop_init(&daemon.loop);
     daemon.thread = uv_thread_self();
     daemon.since = uv_hrtime();
-    code = start(&daemon, &options, why) ? 0 : 1;
+    code = start(&daemon, why) ? 0 : 1;
     if (code == 0) {
-        tell_ready(&daemon, options.ready_fd);
+        tell_ready(&daemon, daemon.options.ready_fd);
         uv_run(&daemon.loop, UV_RUN_DEFAULT);
         log_event(LOG_INFO, "stopped", "jobs_done=%llu jobs_failed=%llu connections=%llu",
                   (unsigned long long)daemon.jobs_done, (unsigned long long)daemon.jobs_failed,

@@ -17,10 +17,11 @@ void harness_restart(struct harness *harness) {
     char number[16], byte;
     ck_assert_int_eq(pipe(ready), 0);
     snprintf(number, sizeof number, "%d", ready[1]);
-    const char *arguments[MAX_OPTIONS + 9] = {KDAD_BINARY, "--socket", harness->socket, "--backend",
-                                              "cpu",       "--quiet",  "--ready-fd",    number};
-    int count = 8;
-    for (const char *const *o = harness->options; o && *o && count < MAX_OPTIONS + 8; o++)
+    const char *arguments[MAX_OPTIONS + 11] = {KDAD_BINARY,     "--config",  "/dev/null", "--socket",
+                                               harness->socket, "--backend", "cpu",       "--quiet",
+                                               "--ready-fd",    number};
+    int count = 10;
+    for (const char *const *o = harness->options; o && *o && count < MAX_OPTIONS + 10; o++)
         arguments[count++] = *o;
     harness->pid = fork();
     if (harness->pid == 0) { /* no ck_ here: another thread may have held check's lock */

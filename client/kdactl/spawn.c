@@ -82,8 +82,8 @@ static _Noreturn void become_daemon(pid_t parent, int ready) {
         unsetenv(foreign[i]);
     find_daemon(path);
     snprintf(number, sizeof number, "%d", ready);
-    char *const arguments[] = {"kdad",    "--socket",   socket_path, "--backend", "cpu",
-                               "--quiet", "--ready-fd", number,      NULL};
+    char *const arguments[] = {"kdad", "--config", "/dev/null",  "--socket", socket_path, "--backend",
+                               "cpu",  "--quiet",  "--ready-fd", number,     NULL};
     fcntl(ready, F_SETFD, 0);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
