@@ -131,7 +131,7 @@ struct kdad_chunk_kda_bwd_intra_args {
 
 /* Connects to the daemon's socket: address if given, else $KDAD_SOCKET, else $XDG_RUNTIME_DIR/kdad/kdad.sock,
  * else /run/kdad/kdad.sock. "local:" needs no daemon: the connection's jobs run in this process, by the same
- * kernels, which are loaded from libkdad-kernels.so beside this library. timeout_ms also holds for each
+ * kernels, which are loaded from kdad/libkdad-kernels.so beside this library. timeout_ms also holds for each
  * answer of the daemon's that a later call needs. Returns KDAD_NO_DAEMON, KDAD_DENIED, KDAD_INVALID (the
  * address is too long), KDAD_TIMEOUT, KDAD_LIMIT, KDAD_PROTOCOL, KDAD_NO_MEMORY, KDAD_UNSUPPORTED (no
  * libkdad-kernels.so). The connection is the caller's, to be ended by kdad_disconnect. */

@@ -37,8 +37,8 @@ static void *open_in(const char *directory, const char *below) {
     return length > 0 && (size_t)length < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
 }
 
-/* Beside libkdad.so, or beside the folder of a program that is linked with its objects, or where the loader
- * looks. */
+/* In the folder kdad beside libkdad.so, or, in a build, beside it, or beside the folder of a program that is
+ * linked with its objects; or where the loader looks. */
 static void *open_library(void) {
     char directory[PATH_MAX] = "";
     Dl_info here;
@@ -48,7 +48,9 @@ static void *open_library(void) {
         char *name = strrchr(directory, '/');
         if (name) {
             name[1] = 0;
-            library = open_in(directory, "");
+            library = open_in(directory, "kdad/");
+            if (!library)
+                library = open_in(directory, "");
             if (!library)
                 library = open_in(directory, "../lib/");
         }

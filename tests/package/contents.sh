@@ -29,7 +29,7 @@ contains kdad usr/bin/kdad usr/bin/kdactl usr/share/man/man1/kdad.1.gz usr/share
     usr/share/man/man7/kdad.7.gz usr/share/bash-completion/completions/kdad \
     usr/share/bash-completion/completions/kdactl usr/share/zsh/vendor-completions/_kdad \
     usr/share/zsh/vendor-completions/_kdactl
-contains libkdad0 "$multiarch/libkdad.so.0"
+contains libkdad0 "$multiarch/libkdad.so.0" "$multiarch/kdad/libkdad-kernels.so"
 contains libkdad-dev usr/include/kdad.h "$multiarch/libkdad.so" "$multiarch/pkgconfig/kdad.pc" \
     "$multiarch/cmake/kdad/kdad-config.cmake" usr/share/man/man3/kdad.h.3.gz usr/share/doc/kdad/example.c
 

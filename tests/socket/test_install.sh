@@ -76,4 +76,6 @@ for example in "$directory/example" "$directory/project/build/example"; do
     said=$("$example") || fail "$example"
     [ "$said" = "first row: dq 0.25, dk 32; last row: dq 16, dk 0.5" ] || fail "the example says: $said"
 done
+said=$(KDAD_SOCKET=local: "$directory/example") || fail "the example without a daemon"
+[ "$said" = "first row: dq 0.25, dk 32; last row: dq 16, dk 0.5" ] || fail "the example without a daemon says: $said"
 "$prefix/bin/kdactl" --spawn check "$source/tests/data/chunk16.safetensors" || fail "the installed kdactl --spawn"
