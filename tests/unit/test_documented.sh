@@ -1,6 +1,6 @@
 #!/bin/sh
 # test_documented.sh BUILD SOURCE - the manual pages and the shells' completions have what the programs, the
-# header and the sources have: options, commands, fields of the status, environment variables, functions and
+# header and the sources have: options and their defaults, commands, fields of the status, environment variables, functions and
 # status codes. Both ways: nothing is missing, and nothing is there that does not exist.
 set -u
 
@@ -63,6 +63,10 @@ for program in kdad kdactl; do
     bash_completes "$program" - >"$said"
     same "options in bash's completion of $program"
 done
+
+env -i "$build/bin/kdad" --check-config --config /dev/null | sed 's/^# //; s/ *# default$//' >"$true"
+sed -n 's/^\*\([a-z-]*\)\* =/\1 =/p' "$man/kdad.conf.5.scd" | tr -d '_' >"$said"
+same "options and their defaults in kdad.conf.5"
 
 commands kdactl >"$true"
 entries kdactl.1.scd COMMANDS >"$said"
