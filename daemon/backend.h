@@ -29,6 +29,7 @@ struct group { /* a client, to the backend's scheduler */
 struct queue { /* a stream */
     struct group *group;
     const char *device; /* its name, the backend's own string: equal for equal devices */
+    struct pace *pace;  /* of its device: meter.h */
 };
 
 /* Memory of a client, mapped. */
@@ -51,6 +52,9 @@ struct backend_ops {
     void (*close)(struct backend *backend); /* all queues are closed */
     const char *(*detail)(const struct backend *backend);
     uint32_t (*threads)(const struct backend *backend);
+
+    /* Fills in rows of its devices, at most so many; returns how many. Strings are the backend's own. */
+    uint32_t (*devices)(struct backend *backend, struct wire_status_device *rows, uint32_t most);
 
     /* True if streams of that device, or buffers of that kind, are this backend's. */
     bool (*serves)(const struct backend *backend, struct wire_string device);

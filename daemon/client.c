@@ -72,6 +72,7 @@ static void free_if_done(struct client *client) {
     daemon->jobs_done += client->jobs_done;
     daemon->jobs_failed += client->jobs_failed;
     daemon->busy_ns += client->busy_ns;
+    daemon->bytes_moved += client->bytes_moved;
     close_groups(client);
     table_free(&client->streams);
     table_free(&client->buffers);
@@ -494,9 +495,9 @@ static void on_submit(struct client *client, const struct wire_submit *submit) {
 
 static void on_status(struct client *client, const struct wire_message *request) {
     struct wire_message *m = &client->daemon->message;
-    uint32_t first = request->status.first;
+    uint64_t before = request->status.before;
     m->opcode = WIRE_STATUS_REPLY;
-    status_fill(client->daemon, first, &m->status_reply);
+    status_fill(client->daemon, before, &m->status_reply);
     send_message(client, m, -1);
 }
 
@@ -561,7 +562,7 @@ bool client_read(struct client *client) {
         client->burst = n;
     else
         client->burst = 2 * n < DAEMON_BATCH ? 2 * n : DAEMON_BATCH;
-    uint64_t start = uv_hrtime();
+    uint64_t start = daemon->now = uv_hrtime();
     for (int i = 0; i < n; i++) {
         struct packet *packet = &daemon->batch[i];
         if (!client->ending && packet->size == 0)
@@ -696,7 +697,7 @@ void client_open(struct daemon *daemon, int socket) {
         client->next->previous = client;
     daemon->clients = client;
     daemon->client_count++;
-    daemon->connections++;
+    client->number = ++daemon->connections;
     log_event(LOG_DEBUG, "client_start", "pid=%d uid=%u", (int)client->pid, (unsigned)client->uid);
     if (!is_allowed(daemon, client->uid)) {
         client_fail(client, WIRE_DENIED, "not allowed", "the daemon does not serve uid %u",

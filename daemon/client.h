@@ -7,6 +7,7 @@
 #ifndef DAEMON_CLIENT_H
 #define DAEMON_CLIENT_H
 
+#include "daemon/meter.h"
 #include "daemon/stream.h"
 #include "daemon/table.h"
 
@@ -24,7 +25,8 @@ struct client {
     pid_t pid;
     uid_t uid;
     char name[WIRE_NAME_MAX + 1];
-    uint64_t since; /* uv_hrtime */
+    uint64_t number; /* of the daemon's connections */
+    uint64_t since;  /* uv_hrtime */
     bool greeted, ending;
     int handles; /* open libuv handles */
     uv_poll_t poll, pid_poll;
@@ -38,7 +40,8 @@ struct client {
     uint64_t buffer_bytes;
     struct buffer *released; /* by the client, but not by its jobs yet: not answered so far */
     /* Counters, atomic. */
-    uint64_t jobs_submitted, jobs_done, jobs_failed, busy_ns;
+    uint64_t jobs_submitted, jobs_done, jobs_failed, busy_ns, bytes_moved;
+    struct recent recent;
 };
 
 /* Serves a connection that was accepted; takes the socket in any case. */

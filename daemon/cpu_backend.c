@@ -7,7 +7,9 @@
  * A memfd must be sealed against shrinking, else its owner could truncate it under a running job (SIGBUS),
  * and all of its pages must be allocated, so that they are charged to their owner and not to the daemon.
  */
+#include "daemon/copy_rate.h"
 #include "daemon/job.h"
+#include "daemon/meter.h"
 #include "daemon/options.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
@@ -33,6 +35,8 @@ struct cpu_backend {
     struct backend base;
     struct pool *pool;
     void *scratch; /* of jobs that run on the loop's thread */
+    struct pace pace;
+    struct copy_rate copy;
 };
 
 struct cpu_group {
@@ -75,7 +79,10 @@ static void task_begin(struct pool_task *task) {
     task->items = 0;
     task->grain = 1;
     own->begun = false;
-    if (!job_runnable(job) || problem_is_empty(&job->problem))
+    if (!job_runnable(job))
+        return;
+    job->started_ns = now_ns();
+    if (problem_is_empty(&job->problem))
         return;
     void *data[OPERAND_COUNT];
     for (enum operand o = 0; o < OPERAND_COUNT; o++)
@@ -110,6 +117,7 @@ static void task_end(struct pool_task *task) {
 
 static void cpu_close(struct backend *backend) {
     struct cpu_backend *cpu = (struct cpu_backend *)backend;
+    copy_rate_stop(&cpu->copy);
     pool_stop(cpu->pool);
     free(cpu->scratch);
     free(cpu);
@@ -139,6 +147,19 @@ static const char *cpu_detail(const struct backend *backend) {
 
 static uint32_t cpu_threads(const struct backend *backend) {
     return (uint32_t)pool_threads(((const struct cpu_backend *)backend)->pool);
+}
+
+static uint32_t cpu_devices(struct backend *backend, struct wire_status_device *rows, uint32_t most) {
+    struct cpu_backend *cpu = (struct cpu_backend *)backend;
+    if (most == 0)
+        return 0;
+    rows[0] = (struct wire_status_device){
+        .device = wire_string(device_name),
+        .name = wire_string(cpu_isa_name()),
+        .copy_rate = copy_rate_get(&cpu->copy),
+    };
+    pace_sum(&cpu->pace, &rows[0].last_bytes, &rows[0].last_ns);
+    return 1;
 }
 
 static bool cpu_serves(const struct backend *backend, struct wire_string device) {
@@ -205,8 +226,9 @@ static enum wire_status cpu_queue_open(struct group *group, struct wire_string d
     (void)device; /* is this one: serves has said so */
     if (!q)
         return backend_refuse(why, WIRE_NO_MEMORY, "stream: the daemon is out of memory");
-    q->base = (struct queue){group, device_name};
-    q->pool = ((struct cpu_backend *)group->backend)->pool;
+    struct cpu_backend *cpu = (struct cpu_backend *)group->backend;
+    q->base = (struct queue){group, device_name, &cpu->pace};
+    q->pool = cpu->pool;
     q->lane.group = &((struct cpu_group *)group)->pool;
     *queue = &q->base;
     return WIRE_OK;
@@ -250,6 +272,7 @@ const struct backend_ops cpu_backend = {
     .close = cpu_close,
     .detail = cpu_detail,
     .threads = cpu_threads,
+    .devices = cpu_devices,
     .serves = cpu_serves,
     .maps = cpu_maps,
     .map = cpu_map,

@@ -101,6 +101,7 @@ static bool have_scratch(struct cuda_backend *b, struct cuda_queue *q, struct jo
         return false;
     if (q->scratch)
         b->driver->MemFree(q->scratch);
+    __atomic_fetch_sub(&q->on->own_bytes, q->scratch_size, __ATOMIC_RELAXED);
     q->scratch = 0;
     q->scratch_size = 0;
     if (!cuda_ok(b->driver->MemAlloc(&q->scratch, size), "cuMemAlloc", why)) {
@@ -108,6 +109,7 @@ static bool have_scratch(struct cuda_backend *b, struct cuda_queue *q, struct jo
         return true;
     }
     q->scratch_size = size;
+    __atomic_fetch_add(&q->on->own_bytes, size, __ATOMIC_RELAXED);
     return true;
 }
 
@@ -121,6 +123,7 @@ static void put_on_device(struct cuda_backend *b, struct cuda_queue *q, struct j
                   job->ticket % WIRE_STREAM_SLOTS * sizeof(int32_t),
         .bad_status = WIRE_BAD_DATA,
     };
+    job->started_ns = (uint64_t)now_ns();
     q->words->verdict[slot] = CUDA_VERDICT_OK;
     timeline_set_status(q->timeline, job->ticket, WIRE_OK);
     bool good = problem_is_empty(&job->problem) ||
@@ -313,6 +316,23 @@ static uint32_t cuda_threads(const struct backend *backend) {
     return 1;
 }
 
+static uint32_t cuda_device_rows(struct backend *backend, struct wire_status_device *rows, uint32_t most) {
+    const struct cuda_devices *devices = &cuda_of(backend)->devices;
+    uint32_t count = (uint32_t)devices->count < most ? (uint32_t)devices->count : most;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct cuda_device *d = &devices->device[i];
+        rows[i] = (struct wire_status_device){
+            .device = wire_string(d->uuid),
+            .name = wire_string(d->name),
+            .mps = d->mps,
+            .own_bytes = __atomic_load_n(&d->own_bytes, __ATOMIC_RELAXED),
+            .copy_rate = d->copy_rate,
+        };
+        pace_sum(&d->pace, &rows[i].last_bytes, &rows[i].last_ns);
+    }
+    return count;
+}
+
 static bool cuda_serves(const struct backend *backend, struct wire_string device) {
     return cuda_devices_find(&((const struct cuda_backend *)backend)->devices, device) != NULL;
 }
@@ -355,6 +375,7 @@ static void free_queue(struct cuda_backend *b, struct cuda_queue *q) {
         b->driver->MemFreeHost(q->words);
     if (q->scratch)
         b->driver->MemFree(q->scratch);
+    __atomic_fetch_sub(&q->on->own_bytes, q->scratch_size, __ATOMIC_RELAXED);
     free(q);
 }
 
@@ -386,7 +407,7 @@ static enum wire_status cuda_queue_open(struct group *group, struct wire_string 
     if (!q)
         return backend_refuse(why, WIRE_NO_MEMORY, "stream: the daemon is out of memory");
     q->on = cuda_devices_find(&b->devices, device);
-    q->base = (struct queue){group, q->on->uuid};
+    q->base = (struct queue){group, q->on->uuid, &q->on->pace};
     q->timeline = timeline;
     if (!open_queue(b, q, text)) {
         free_queue(b, q);
@@ -437,6 +458,7 @@ const struct backend_ops cuda_backend = {
     .close = cuda_close,
     .detail = cuda_detail,
     .threads = cuda_threads,
+    .devices = cuda_device_rows,
     .serves = cuda_serves,
     .maps = cuda_maps,
     .map = cuda_map,

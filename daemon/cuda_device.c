@@ -3,6 +3,42 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+/* Copies of 128 MiB, many times what the caches hold. A device that is too full for that is not measured. */
+static uint64_t measure_copy(const struct cuda_driver *driver) {
+    enum { COPIES = 16 };
+    const size_t size = (size_t)128 << 20;
+    CUdeviceptr from = 0, to = 0;
+    CUstream stream = NULL;
+    struct timespec start, end;
+    bool good = driver->MemAlloc(&from, size) == CUDA_SUCCESS &&
+                driver->MemAlloc(&to, size) == CUDA_SUCCESS &&
+                driver->StreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS &&
+                driver->MemcpyDtoDAsync(to, from, size, stream) == CUDA_SUCCESS &&
+                driver->StreamSynchronize(stream) == CUDA_SUCCESS;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    for (int i = 0; i < COPIES; i++)
+        good = good && driver->MemcpyDtoDAsync(to, from, size, stream) == CUDA_SUCCESS;
+    good = good && driver->StreamSynchronize(stream) == CUDA_SUCCESS;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    if (stream)
+        driver->StreamDestroy(stream);
+    if (from)
+        driver->MemFree(from);
+    if (to)
+        driver->MemFree(to);
+    double s = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) * 1e-9;
+    return good && s > 0 ? (uint64_t)(2.0 * COPIES * (double)size / s) : 0;
+}
+
+static void describe_device(const struct cuda_driver *driver, struct cuda_device *d) {
+    int mps = 0;
+    driver->DeviceGetName(d->name, sizeof d->name, d->device);
+    driver->DeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, d->device);
+    d->mps = mps != 0;
+    d->copy_rate = measure_copy(driver);
+}
 
 static bool open_device(const struct cuda_driver *driver, struct cuda_device *d, int index,
                         char why[CUDA_WHY]) {
@@ -14,11 +50,9 @@ static bool open_device(const struct cuda_driver *driver, struct cuda_device *d,
 }
 
 static void describe(struct cuda_devices *ds) {
-    char name[40] = "";
-    int mps = 0;
-    ds->driver->DeviceGetName(name, sizeof name, ds->device[0].device);
-    ds->driver->DeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, ds->device[0].device);
-    snprintf(ds->detail, sizeof ds->detail, "%d x %s, MPS %s", ds->count, name, mps ? "on" : "off");
+    const struct cuda_device *first = &ds->device[0];
+    snprintf(ds->detail, sizeof ds->detail, "%d x %.40s, MPS %s", ds->count, first->name,
+             first->mps ? "on" : "off");
 }
 
 bool cuda_devices_open(struct cuda_devices *ds, const struct options *options, char why[CUDA_WHY]) {
@@ -37,6 +71,7 @@ bool cuda_devices_open(struct cuda_devices *ds, const struct options *options, c
     for (int i = 0; i < ds->count; i++) {
         if (!open_device(ds->driver, &ds->device[i], i, why))
             return false;
+        describe_device(ds->driver, &ds->device[i]);
     }
     describe(ds);
     return true;

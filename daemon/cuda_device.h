@@ -4,6 +4,7 @@
 #ifndef DAEMON_CUDA_DEVICE_H
 #define DAEMON_CUDA_DEVICE_H
 
+#include "daemon/meter.h"
 #include "daemon/options.h"
 #include "kernels/cuda/kernels.h"
 #include "proto/wire.h"
@@ -12,7 +13,13 @@ struct cuda_device {
     CUdevice device;
     CUcontext context;
     char uuid[CUDA_UUID_TEXT];
+    char name[WIRE_NAME_MAX + 1]; /* for people */
+    bool mps;                     /* the context is a client of MPS */
     struct cuda_kernels *kernels;
+    uint64_t
+        copy_rate; /* bytes a second that a copy on the device reads and writes; 0: could not be measured */
+    uint64_t own_bytes; /* of the device's memory, allocated here: atomic */
+    struct pace pace;
 };
 
 struct cuda_devices {

@@ -38,10 +38,12 @@ struct daemon {
     uv_signal_t terminate, interrupt, hangup;
     bool stopping;
     uint64_t since; /* uv_hrtime */
+    uint64_t now;   /* uv_hrtime when the packets were read that are being handled */
     uint64_t connections;
     uint64_t allocations; /* ids given so far */
     /* Of clients that have ended. */
-    uint64_t jobs_done, jobs_failed, busy_ns;
+    uint64_t jobs_done, jobs_failed, busy_ns, bytes_moved;
+    struct meter meter; /* of all clients; atomic */
     /* For all that is received and sent on the loop's thread. */
     struct wire_codec *codec;
     struct wire_message message;
@@ -54,8 +56,9 @@ bool listener_open(struct daemon *daemon, const char *path, char why[PROBLEM_WHY
 /* Stops accepting and removes the socket's file, if the daemon made it. */
 void listener_close(struct daemon *daemon);
 
-/* Fills in the daemon's side of a STATUS_REPLY. Strings point into clients. */
-void status_fill(const struct daemon *daemon, uint32_t from, struct wire_status_reply *reply);
+/* Fills in the daemon's side of a STATUS_REPLY, with rows of clients whose number is below before (0: of
+ * all). Strings point into clients. */
+void status_fill(const struct daemon *daemon, uint64_t before, struct wire_status_reply *reply);
 
 /* Has clients settled again within a millisecond or two. */
 void daemon_settle_soon(struct daemon *daemon);

@@ -16,6 +16,8 @@ struct job *job_new(struct stream *stream, uint64_t ticket, size_t private_size)
     job->ticket = ticket;
     job->status = WIRE_OK;
     job->why[0] = 0;
+    job->received_ns = stream->client->daemon->now;
+    job->started_ns = 0;
     job->busy_ns = 0;
     job->shown = false;
     for (enum operand o = 0; o < OPERAND_COUNT; o++) {
@@ -40,9 +42,28 @@ bool job_runnable(struct job *job) {
     return job->status == WIRE_OK;
 }
 
+/* Jobs of a stream run one behind the other, also where several of them wait on the device. */
+static void measure(struct job *job) {
+    struct stream *stream = job->stream;
+    struct client *client = stream->client;
+    uint64_t now = uv_hrtime();
+    if (job->started_ns < stream->last_end_ns)
+        job->started_ns = stream->last_end_ns;
+    stream->last_end_ns = now;
+    meter_add(&client->daemon->meter, job->started_ns - job->received_ns, now - job->started_ns);
+    recent_add(&client->recent, now - job->received_ns);
+    if (job->status == WIRE_OK) {
+        uint64_t bytes = problem_traffic(&job->problem);
+        __atomic_fetch_add(&client->bytes_moved, bytes, __ATOMIC_RELAXED);
+        pace_add(stream->queue->pace, bytes, now - job->started_ns);
+    }
+}
+
 void job_end(struct job *job) {
     struct stream *stream = job->stream;
     struct client *client = stream->client;
+    if (job->started_ns != 0)
+        measure(job);
     for (enum operand o = 0; o < OPERAND_COUNT; o++)
         buffer_drop(job->buffer[o]);
     __atomic_fetch_add(&client->busy_ns, job->busy_ns, __ATOMIC_RELAXED);

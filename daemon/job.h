@@ -20,6 +20,8 @@ struct job {
     struct problem problem;
     uint64_t address[OPERAND_COUNT]; /* of element 0 of each operand; 0 where absent */
     struct buffer *buffer[OPERAND_COUNT];
+    uint64_t received_ns;        /* uv_hrtime when its packet was read */
+    uint64_t started_ns;         /* and when it began to run, set by the backend; 0: it never did */
     uint64_t busy_ns;            /* thread or device time, set by the backend */
     bool shown;                  /* a device has advanced the timeline's done for it */
     struct job *next;            /* the backend's */

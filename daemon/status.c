@@ -12,6 +12,7 @@ static uint64_t load(const uint64_t *counter) {
 
 static void fill_client(const struct client *client, struct wire_status_client *row) {
     *row = (struct wire_status_client){
+        .number = client->number,
         .pid = client->pid,
         .uid = client->uid,
         .name = wire_string(client->name),
@@ -23,10 +24,25 @@ static void fill_client(const struct client *client, struct wire_status_client *
         .jobs_done = load(&client->jobs_done),
         .jobs_failed = load(&client->jobs_failed),
         .busy_ns = load(&client->busy_ns),
+        .bytes_moved = load(&client->bytes_moved),
     };
+    recent_quantiles(&client->recent, &row->p50_ns, &row->p99_ns);
 }
 
-void status_fill(const struct daemon *daemon, uint32_t from, struct wire_status_reply *reply) {
+static void copy_histogram(const struct histogram *from, struct histogram *to) {
+    for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++)
+        to->count[i] = load(&from->count[i]);
+}
+
+static void fill_meter(const struct meter *meter, struct wire_status_reply *reply) {
+    copy_histogram(&meter->queue, &reply->queue);
+    copy_histogram(&meter->run, &reply->run);
+    copy_histogram(&meter->whole, &reply->whole);
+    reply->queue_ns = load(&meter->queue_ns);
+    reply->run_ns = load(&meter->run_ns);
+}
+
+void status_fill(const struct daemon *daemon, uint64_t before, struct wire_status_reply *reply) {
     const struct backend *first = daemon->backends[0];
     *reply = (struct wire_status_reply){
         .version = wire_string(KDAD_VERSION),
@@ -39,11 +55,16 @@ void status_fill(const struct daemon *daemon, uint32_t from, struct wire_status_
         .jobs_done = daemon->jobs_done,
         .jobs_failed = daemon->jobs_failed,
         .busy_ns = daemon->busy_ns,
+        .bytes_moved = daemon->bytes_moved,
         .clients = daemon->client_count,
-        .first = from,
     };
-    uint32_t at = 0;
-    for (const struct client *c = daemon->clients; c; c = c->next, at++) {
+    fill_meter(&daemon->meter, reply);
+    for (int i = 0; i < daemon->backend_count; i++) {
+        struct backend *b = daemon->backends[i];
+        reply->device_count += b->ops->devices(b, &reply->device[reply->device_count],
+                                               WIRE_STATUS_DEVICES - reply->device_count);
+    }
+    for (const struct client *c = daemon->clients; c; c = c->next) {
         reply->streams += c->streams.count;
         reply->buffers += c->buffers.count;
         reply->buffer_bytes += c->buffer_bytes;
@@ -51,7 +72,8 @@ void status_fill(const struct daemon *daemon, uint32_t from, struct wire_status_
         reply->jobs_done += load(&c->jobs_done);
         reply->jobs_failed += load(&c->jobs_failed);
         reply->busy_ns += load(&c->busy_ns);
-        if (at >= from && reply->count < WIRE_STATUS_CLIENTS)
+        reply->bytes_moved += load(&c->bytes_moved);
+        if ((before == 0 || c->number < before) && reply->count < WIRE_STATUS_CLIENTS)
             fill_client(c, &reply->client[reply->count++]);
     }
 }

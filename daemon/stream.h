@@ -19,6 +19,7 @@ struct stream {
     struct timeline *timeline;
     uint64_t submitted;
     uint64_t finished, ended; /* atomic */
+    uint64_t last_end_ns;     /* when a job last ended, after having run: theirs who end jobs, one by one */
     const char *cancelled;    /* atomic: why queued jobs are not to run; NULL while they are */
     bool closing;             /* waits for its queue to become idle */
     uint64_t close_request;   /* id of the STREAM_CLOSE to answer; 0: none */

@@ -196,6 +196,7 @@ static void take_problem(struct cursor *c, struct problem *p) {
 
 static void take_status_client(struct cursor *c, struct wire_status_client *row) {
     struct cursor in = take_array(c, "client");
+    row->number = take_u64(&in, "number");
     row->pid = take_int(&in, "pid");
     row->uid = take_int(&in, "uid");
     row->name = take_string(&in, "name", WIRE_NAME_MAX);
@@ -207,6 +208,29 @@ static void take_status_client(struct cursor *c, struct wire_status_client *row)
     row->jobs_done = take_u64(&in, "jobs done");
     row->jobs_failed = take_u64(&in, "jobs failed");
     row->busy_ns = take_u64(&in, "busy time");
+    row->bytes_moved = take_u64(&in, "bytes moved");
+    row->p50_ns = take_u64(&in, "median");
+    row->p99_ns = take_u64(&in, "99th percentile");
+    join(c, &in);
+}
+
+static void take_status_device(struct cursor *c, struct wire_status_device *row) {
+    struct cursor in = take_array(c, "device");
+    row->device = take_string(&in, "device", WIRE_NAME_MAX);
+    row->name = take_string(&in, "name", WIRE_NAME_MAX);
+    row->mps = take_bool(&in, "MPS");
+    row->own_bytes = take_u64(&in, "own bytes");
+    row->copy_rate = take_u64(&in, "copy rate");
+    row->last_bytes = take_u64(&in, "bytes of the last jobs");
+    row->last_ns = take_u64(&in, "time of the last jobs");
+    join(c, &in);
+}
+
+/* Buckets behind those that came are empty. */
+static void take_histogram(struct cursor *c, const char *field, struct histogram *histogram) {
+    struct cursor in = take_array(c, field);
+    for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++)
+        histogram->count[i] = in.next != in.end ? take_u64(&in, field) : 0;
     join(c, &in);
 }
 
@@ -225,8 +249,18 @@ static void take_status_reply(struct cursor *c, struct wire_status_reply *s) {
     s->jobs_done = take_u64(c, "jobs done");
     s->jobs_failed = take_u64(c, "jobs failed");
     s->busy_ns = take_u64(c, "busy time");
+    s->bytes_moved = take_u64(c, "bytes moved");
+    take_histogram(c, "queue times", &s->queue);
+    take_histogram(c, "run times", &s->run);
+    take_histogram(c, "whole times", &s->whole);
+    s->queue_ns = take_u64(c, "sum of queue times");
+    s->run_ns = take_u64(c, "sum of run times");
+    struct cursor devices = take_array(c, "device rows");
+    for (s->device_count = 0; s->device_count < WIRE_STATUS_DEVICES && devices.next != devices.end;
+         s->device_count++)
+        take_status_device(&devices, &s->device[s->device_count]);
+    join(c, &devices);
     s->clients = take_u32(c, "clients");
-    s->first = take_u32(c, "first");
     struct cursor rows = take_array(c, "client rows");
     for (s->count = 0; s->count < WIRE_STATUS_CLIENTS && rows.next != rows.end; s->count++)
         take_status_client(&rows, &s->client[s->count]);
@@ -284,7 +318,7 @@ static void take_message(struct cursor *c, struct wire_message *m) {
         take_problem(c, &m->submit.problem);
         break;
     case WIRE_STATUS:
-        m->status.first = take_u32(c, "first");
+        m->status.before = take_u64(c, "before");
         break;
     case WIRE_STATUS_REPLY:
         take_status_reply(c, &m->status_reply);
@@ -354,6 +388,13 @@ static void put_int(msgpack_packer *k, int64_t value) {
     msgpack_pack_int64(k, value);
 }
 
+static void put_bool(msgpack_packer *k, bool value) {
+    if (value)
+        msgpack_pack_true(k);
+    else
+        msgpack_pack_false(k);
+}
+
 static void put_string(msgpack_packer *k, struct wire_string s, uint32_t max) {
     uint32_t size = s.size < max ? s.size : max;
     msgpack_pack_str(k, size);
@@ -414,7 +455,8 @@ static void put_problem(msgpack_packer *k, const struct problem *p) {
 }
 
 static void put_status_client(msgpack_packer *k, const struct wire_status_client *row) {
-    put_array(k, 11);
+    put_array(k, 15);
+    put_uint(k, row->number);
     put_int(k, row->pid);
     put_int(k, row->uid);
     put_string(k, row->name, WIRE_NAME_MAX);
@@ -426,6 +468,29 @@ static void put_status_client(msgpack_packer *k, const struct wire_status_client
     put_uint(k, row->jobs_done);
     put_uint(k, row->jobs_failed);
     put_uint(k, row->busy_ns);
+    put_uint(k, row->bytes_moved);
+    put_uint(k, row->p50_ns);
+    put_uint(k, row->p99_ns);
+}
+
+static void put_status_device(msgpack_packer *k, const struct wire_status_device *row) {
+    put_array(k, 7);
+    put_string(k, row->device, WIRE_NAME_MAX);
+    put_string(k, row->name, WIRE_NAME_MAX);
+    put_bool(k, row->mps);
+    put_uint(k, row->own_bytes);
+    put_uint(k, row->copy_rate);
+    put_uint(k, row->last_bytes);
+    put_uint(k, row->last_ns);
+}
+
+static void put_histogram(msgpack_packer *k, const struct histogram *histogram) {
+    unsigned count = HISTOGRAM_BUCKETS;
+    while (count > 0 && histogram->count[count - 1] == 0)
+        count--;
+    put_array(k, count);
+    for (unsigned i = 0; i < count; i++)
+        put_uint(k, histogram->count[i]);
 }
 
 static void put_status_reply(msgpack_packer *k, const struct wire_status_reply *s) {
@@ -443,8 +508,16 @@ static void put_status_reply(msgpack_packer *k, const struct wire_status_reply *
     put_uint(k, s->jobs_done);
     put_uint(k, s->jobs_failed);
     put_uint(k, s->busy_ns);
+    put_uint(k, s->bytes_moved);
+    put_histogram(k, &s->queue);
+    put_histogram(k, &s->run);
+    put_histogram(k, &s->whole);
+    put_uint(k, s->queue_ns);
+    put_uint(k, s->run_ns);
+    put_array(k, s->device_count);
+    for (uint32_t i = 0; i < s->device_count; i++)
+        put_status_device(k, &s->device[i]);
     put_uint(k, s->clients);
-    put_uint(k, s->first);
     put_array(k, s->count);
     for (uint32_t i = 0; i < s->count; i++)
         put_status_client(k, &s->client[i]);
@@ -477,7 +550,7 @@ static size_t field_count(const struct wire_message *m) {
     case WIRE_HELLO_REPLY:
         return 9;
     case WIRE_STATUS_REPLY:
-        return 19;
+        return 25;
     default:
         return 0;
     }
@@ -534,7 +607,7 @@ static void put_fields(msgpack_packer *k, const struct wire_message *m) {
         put_problem(k, &m->submit.problem);
         break;
     case WIRE_STATUS:
-        put_uint(k, m->status.first);
+        put_uint(k, m->status.before);
         break;
     case WIRE_STATUS_REPLY:
         put_status_reply(k, &m->status_reply);
@@ -548,10 +621,7 @@ static void put_fields(msgpack_packer *k, const struct wire_message *m) {
     case WIRE_ERROR:
         put_uint(k, m->error.status);
         put_string(k, m->error.sentence, WIRE_SENTENCE_MAX);
-        if (m->error.closing)
-            msgpack_pack_true(k);
-        else
-            msgpack_pack_false(k);
+        put_bool(k, m->error.closing);
         break;
     default:
         break;

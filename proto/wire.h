@@ -11,6 +11,7 @@
 #define PROTO_WIRE_H
 
 #include "kernels/problem.h"
+#include "proto/histogram.h"
 
 #define WIRE_MAJOR 1
 #define WIRE_MINOR 0
@@ -27,7 +28,8 @@ enum {
     WIRE_STREAMS_MAX = 256,  /* streams of a connection */
     WIRE_BUFFERS_MAX = 4096, /* buffers of a connection */
     WIRE_HELLO_MS = 5000,    /* a client that has not said HELLO by then is closed */
-    WIRE_STATUS_CLIENTS = 64 /* clients that one STATUS_REPLY tells of */
+    WIRE_STATUS_CLIENTS = 64 /* clients that one STATUS_REPLY tells of */,
+    WIRE_STATUS_DEVICES = 64 /* and devices */
 };
 
 enum wire_opcode {
@@ -134,17 +136,28 @@ struct wire_submit {
 };
 
 struct wire_status_request {
-    uint32_t first; /* clients before this one, in the daemon's order, are left out */
+    uint64_t before; /* only clients with a smaller number; 0: all */
 };
 
-/* A client's row, and the daemon's. Times in nanoseconds. */
+/* A client's row. Times in nanoseconds. */
 struct wire_status_client {
+    uint64_t number; /* of the connection: 1, 2, 3 … from the daemon's start */
     int64_t pid, uid;
     struct wire_string name;
     uint64_t age_ns;
     uint64_t streams, buffers, buffer_bytes;
     uint64_t jobs_queued, jobs_done, jobs_failed;
-    uint64_t busy_ns; /* thread time spent on its packets and jobs */
+    uint64_t busy_ns;        /* thread time spent on its packets and jobs */
+    uint64_t bytes_moved;    /* that its jobs had to read and write at least */
+    uint64_t p50_ns, p99_ns; /* quantiles of its last jobs, from packet to done */
+};
+
+struct wire_status_device {
+    struct wire_string device, name; /* as in STREAM_OPEN; and for people */
+    bool mps;                        /* the daemon's context is one of MPS's */
+    uint64_t own_bytes;              /* of the device's memory: what the daemon has allocated for itself */
+    uint64_t copy_rate;              /* bytes a second that a copy reads and writes; 0: not known */
+    uint64_t last_bytes, last_ns;    /* of the last jobs: what they had to move, and how long they ran */
 };
 
 struct wire_status_reply {
@@ -156,8 +169,14 @@ struct wire_status_reply {
     uint64_t streams, buffers, buffer_bytes;
     uint64_t jobs_queued, jobs_done, jobs_failed;
     uint64_t busy_ns;
+    uint64_t bytes_moved;
+    /* Of jobs that ran, since the start: from packet to start, from start to end, and the two together. */
+    struct histogram queue, run, whole;
+    uint64_t queue_ns, run_ns; /* sums */
+    uint32_t device_count;
+    struct wire_status_device device[WIRE_STATUS_DEVICES];
     uint32_t clients; /* in all */
-    uint32_t first, count;
+    uint32_t count;   /* that follow: the newest first */
     struct wire_status_client client[WIRE_STATUS_CLIENTS];
 };
 

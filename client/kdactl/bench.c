@@ -6,10 +6,9 @@
  * reads and writes as many bytes in all as the job must.
  */
 #include "client/deadline.h"
-#include "client/kdactl/kdactl.h"
+#include "client/kdactl/json.h"
 #include "kernels/problem.h"
 
-#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -291,17 +290,6 @@ static void add_throughput(cJSON *array, const struct shape *shape, const struct
     cJSON_AddItemToArray(array, json);
 }
 
-static enum exit_code print_json(cJSON *object) {
-    char *text = cJSON_Print(object);
-    if (!text) {
-        complain("out of memory");
-        return EXIT_NO;
-    }
-    puts(text);
-    cJSON_free(text);
-    return EXIT_DONE;
-}
-
 static kdad_status bench_all(const struct options *options, struct kdad_connection *connection,
                              struct kdad_stream *stream, cJSON *object) {
     struct latency latency;
@@ -339,7 +327,7 @@ enum exit_code command_bench(const struct options *options) {
     if (status != KDAD_OK)
         code = complain_of_library(NULL, status);
     else if (options->json)
-        code = print_json(object);
+        code = json_print(object);
     cJSON_Delete(object);
     kdad_disconnect(connection);
     return code;

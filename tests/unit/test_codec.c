@@ -128,7 +128,7 @@ static int sample(struct wire_message *m, int i) {
         return 1;
     case 12:
         m->opcode = WIRE_STATUS;
-        m->status.first = UINT32_MAX;
+        m->status.before = UINT64_MAX;
         return 1;
     case 13:
         m->opcode = WIRE_STATUS_REPLY;
@@ -136,12 +136,20 @@ static int sample(struct wire_message *m, int i) {
                                                      .pid = -1,
                                                      .clients = 9999,
                                                      .jobs_done = UINT64_MAX,
+                                                     .device_count = WIRE_STATUS_DEVICES,
                                                      .count = WIRE_STATUS_CLIENTS};
+        memset(&m->status_reply.queue, 0xff, sizeof m->status_reply.queue);
+        memset(&m->status_reply.run, 0xff, sizeof m->status_reply.run / 2);
+        for (int d = 0; d < WIRE_STATUS_DEVICES; d++)
+            m->status_reply.device[d] = (struct wire_status_device){
+                wire_string(name), wire_string(name), d % 2, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
         m->status_reply.backend = m->status_reply.detail = wire_string(name);
         for (int c = 0; c < WIRE_STATUS_CLIENTS; c++) {
-            struct wire_status_client row = {INT64_MAX,  INT64_MIN,  wire_string(name), UINT64_MAX,
-                                             UINT64_MAX, UINT64_MAX, UINT64_MAX,        UINT64_MAX,
-                                             UINT64_MAX, UINT64_MAX, UINT64_MAX};
+            struct wire_status_client row;
+            memset(&row, 0xff, sizeof row);
+            row.pid = INT64_MAX;
+            row.uid = INT64_MIN;
+            row.name = wire_string(name);
             m->status_reply.client[c] = row;
         }
         return 1;

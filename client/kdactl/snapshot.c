@@ -1,0 +1,75 @@
+#include "client/kdactl/snapshot.h"
+
+#include "client/connection.h"
+
+#include <stdlib.h>
+
+static void take_string(char to[WIRE_NAME_MAX + 1], const struct wire_string *from) {
+    uint32_t size = from->size < WIRE_NAME_MAX ? from->size : WIRE_NAME_MAX;
+    for (uint32_t i = 0; i < size; i++)
+        to[i] = (char)(from->data[i] >= ' ' && from->data[i] <= '~' ? from->data[i] : '?');
+    to[size] = '\0';
+}
+
+static void take_daemon(struct snapshot *snapshot, const struct wire_status_reply *reply) {
+    snapshot->reply = *reply;
+    take_string(snapshot->version, &reply->version);
+    take_string(snapshot->backend, &reply->backend);
+    take_string(snapshot->detail, &reply->detail);
+    for (uint32_t i = 0; i < reply->device_count; i++) {
+        take_string(snapshot->devices[i].device, &reply->device[i].device);
+        take_string(snapshot->devices[i].name, &reply->device[i].name);
+    }
+}
+
+static bool take_clients(struct snapshot *snapshot, const struct wire_status_reply *reply) {
+    size_t count = (size_t)snapshot->client_count + reply->count;
+    struct snapshot_client *clients = realloc(snapshot->clients, (count ? count : 1) * sizeof *clients);
+    if (!clients)
+        return false;
+    snapshot->clients = clients;
+    for (uint32_t i = 0; i < reply->count; i++) {
+        struct snapshot_client *row = &clients[snapshot->client_count++];
+        row->client = reply->client[i];
+        take_string(row->name, &reply->client[i].name);
+    }
+    return true;
+}
+
+enum exit_code snapshot_take(struct snapshot *snapshot, struct kdad_connection *connection) {
+    struct session_reply reply;
+    const struct wire_status_reply *status = &reply.message.status_reply;
+    uint64_t before = 0;
+    bool more = true;
+    snapshot_free(snapshot);
+    while (more) {
+        struct wire_message request = {.opcode = WIRE_STATUS, .status.before = before};
+        kdad_status result = connection_request(connection, &request, KDAD_DEFAULT_TIMEOUT, &reply);
+        if (result != KDAD_OK)
+            return complain_of_library(NULL, result);
+        if (before == 0)
+            take_daemon(snapshot, status);
+        bool taken = take_clients(snapshot, status);
+        more = status->count == WIRE_STATUS_CLIENTS;
+        if (more)
+            before = status->client[status->count - 1].number;
+        session_reply_free(&reply);
+        if (!taken) {
+            complain("out of memory");
+            return EXIT_NO;
+        }
+    }
+    return EXIT_DONE;
+}
+
+void snapshot_free(struct snapshot *snapshot) {
+    free(snapshot->clients);
+    snapshot->clients = NULL;
+    snapshot->client_count = 0;
+}
+
+double snapshot_copy_share(const struct wire_status_device *device) {
+    if (device->last_ns == 0 || device->copy_rate == 0)
+        return -1;
+    return (double)device->last_bytes / ((double)device->last_ns * 1e-9) / (double)device->copy_rate;
+}

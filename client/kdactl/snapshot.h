@@ -1,0 +1,36 @@
+/*
+ * snapshot.h - what a daemon tells of itself and its clients, at one moment.
+ *
+ * One reply holds some clients; the rest is asked for, from the newest to the oldest by their numbers, so
+ * none comes twice while others come and go. Names come from clients and may hold anything: what a terminal
+ * would act on is replaced.
+ */
+#ifndef CLIENT_KDACTL_SNAPSHOT_H
+#define CLIENT_KDACTL_SNAPSHOT_H
+
+#include "client/kdactl/kdactl.h"
+#include "proto/wire.h"
+
+struct snapshot {
+    struct wire_status_reply reply; /* the first one's; its strings and its clients are not to be used */
+    char version[WIRE_NAME_MAX + 1], backend[WIRE_NAME_MAX + 1], detail[WIRE_NAME_MAX + 1];
+    struct {
+        char device[WIRE_NAME_MAX + 1], name[WIRE_NAME_MAX + 1];
+    } devices[WIRE_STATUS_DEVICES];
+    struct snapshot_client {
+        struct wire_status_client client; /* its name is not to be used */
+        char name[WIRE_NAME_MAX + 1];
+    } * clients;
+    uint32_t client_count;
+};
+
+/* Asks the daemon. Else complains, and returns why. Whatever the snapshot held is freed. */
+enum exit_code snapshot_take(struct snapshot *snapshot, struct kdad_connection *connection);
+void snapshot_free(struct snapshot *snapshot);
+
+/* How near the last jobs of a device came to copying what they had to move: 1 is as fast. Negative: not
+ * known.
+ */
+double snapshot_copy_share(const struct wire_status_device *device);
+
+#endif
