@@ -123,6 +123,8 @@ def _implementation(*arguments: Any) -> Gradients:
     *inputs, cu_seqlens, chunk_size, safe_gate = arguments
     device = inputs[0].device
     _check_places(inputs, cu_seqlens, device)
+    if device.type not in ("cpu", "cuda"):
+        raise Invalid(_library.INVALID, f"q: is on {device}, but must be on a CPU or a CUDA device")
     incoming = inputs[6:]
     try:
         outputs = _outputs(*incoming)
@@ -137,6 +139,7 @@ def _implementation(*arguments: Any) -> Gradients:
 
 
 def _fake(*arguments: Any) -> Gradients:
+    _check_places(arguments[:10], arguments[10], arguments[0].device)
     return _outputs(*arguments[6:10])
 
 
@@ -157,8 +160,6 @@ def _check_places(inputs: Sequence[Tensor], cu_seqlens: Tensor | None, device: t
             raise Invalid(_library.INVALID, f"{name}: is on {tensor.device}, but q is on {device}")
         if tensor.layout != torch.strided:
             raise Invalid(_library.INVALID, f"{name}: its layout is {tensor.layout}, but must be torch.strided")
-    if device.type not in ("cpu", "cuda"):
-        raise Invalid(_library.INVALID, f"q: is on {device}, but must be on a CPU or a CUDA device")
 
 
 def _pack(tensor: Tensor) -> bytes:

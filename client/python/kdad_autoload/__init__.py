@@ -1,12 +1,14 @@
 """KDAD_FLA=1: kdad registers with fla by itself, as soon as fla's KDA operations are imported.
 
 torch calls autoload() at the end of its own import (entry point "torch.backends", torch 2.5 and later). fla may not be
-imported by then, nor be wanted at all: so a finder waits for the module with the backends of its KDA operations.
+imported by then, nor be wanted at all: so a finder waits for the module with the backends of its KDA operations. This is
+a package of its own, so that an import of torch does not load kdad, nor fail if kdad does.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -34,9 +36,7 @@ def _enable() -> None:
 
         fla.enable()
     except Exception as failure:  # an import of torch or fla must not fail for it
-        from kdad._counters import logger
-
-        logger.warning("KDAD_FLA is set, but kdad is not fla's backend: %s", failure)
+        logging.getLogger("kdad").warning("KDAD_FLA is set, but kdad is not fla's backend: %s", failure)
 
 
 class _Finder(MetaPathFinder):
