@@ -74,7 +74,7 @@ def test_bad_sequences_stay_an_error(daemon: Daemon, enabled: None, own_is_calle
     assert kdad.stats()["fla"] == 0
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU, test_gpu.py does this on it")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="in the interpreter, which is for machines without a GPU")
 @pytest.mark.parametrize("mode", ["KDAD_FLA=1", "KDAD_FLA=0"])
 def test_gradients_of_the_whole(daemon: Daemon, mode: str) -> None:
     """fla's chunk_kda has the gradients of the naive recurrence, and its backward pass goes through kdad."""
