@@ -90,7 +90,7 @@ void cuda_local_close(struct cuda_local *l) {
 /* A wrong address would cost the trainer its context. */
 static kdad_status check_addresses(struct cuda_local *l, const struct problem *p,
                                    const uint64_t extent[OPERAND_COUNT]) {
-    if (memcmp(&l->seen, p, sizeof *p) == 0)
+    if (problem_equal(&l->seen, p))
         return KDAD_OK;
     for (enum operand o = 0; o < OPERAND_COUNT; o++) {
         CUmemorytype type;

@@ -331,6 +331,18 @@ static bool check_view(const struct problem *p, enum operand o, struct layout *l
     return true;
 }
 
+bool problem_equal(const struct problem *a, const struct problem *b) {
+    for (enum operand o = 0; o < OPERAND_COUNT; o++) {
+        const struct operand_view *x = &a->at[o], *y = &b->at[o];
+        if (x->allocation != y->allocation || x->allocation_size != y->allocation_size ||
+            x->offset != y->offset || memcmp(x->stride, y->stride, sizeof x->stride) != 0)
+            return false;
+    }
+    return a->B == b->B && a->T == b->T && a->H == b->H && a->HV == b->HV && a->K == b->K && a->C == b->C &&
+           a->N == b->N && a->qk_dtype == b->qk_dtype && a->beta_dtype == b->beta_dtype &&
+           a->cu_dtype == b->cu_dtype;
+}
+
 bool problem_check(const struct problem *p, char why[PROBLEM_WHY]) {
     struct layout layouts[OPERAND_COUNT];
     if (!check_sizes(p, why) || !check_types(p, why))

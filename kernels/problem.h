@@ -100,6 +100,9 @@ bool problem_from_tensors(struct problem *p, const struct operand_tensor tensors
  * Returns false with one sentence in why, which names the argument, what it is and what it must be. */
 bool problem_check(const struct problem *p, char why[PROBLEM_WHY]);
 
+/* True if both say the same of every size, type and operand. */
+bool problem_equal(const struct problem *a, const struct problem *b);
+
 /* True if there is nothing to compute or copy: B, T or HV is 0. Operands then need no memory. */
 static inline bool problem_is_empty(const struct problem *p) {
     return p->B == 0 || p->T == 0 || p->HV == 0;
