@@ -2,6 +2,7 @@
 
 #include <check.h>
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,26 +13,40 @@
 
 enum { MAX_OPTIONS = 16 };
 
+const char *harness_path(const char *file) {
+    static char path[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    ck_assert_int_gt(length, 0);
+    path[length] = 0;
+    for (int up = 0; up < 2; up++) /* from build/tests/PROGRAM to build */
+        *strrchr(path, '/') = 0;
+    ck_assert_uint_lt(strlen(path) + strlen(file) + 2, sizeof path);
+    strcat(path, "/");
+    strcat(path, file);
+    return path;
+}
+
 void harness_restart(struct harness *harness) {
     int ready[2];
     char number[16], byte;
     ck_assert_int_eq(pipe(ready), 0);
     snprintf(number, sizeof number, "%d", ready[1]);
-    const char *arguments[MAX_OPTIONS + 11] = {KDAD_BINARY,     "--config",  "/dev/null", "--socket",
-                                               harness->socket, "--backend", "cpu",       "--quiet",
-                                               "--ready-fd",    number};
+    const char *kdad = harness_path("bin/kdad");
+    const char *arguments[MAX_OPTIONS + 11] = {
+        kdad,        "--config", "/dev/null", "--socket",   harness->socket,
+        "--backend", "cpu",      "--quiet",   "--ready-fd", number};
     int count = 10;
     for (const char *const *o = harness->options; o && *o && count < MAX_OPTIONS + 10; o++)
         arguments[count++] = *o;
     harness->pid = fork();
     if (harness->pid == 0) { /* no ck_ here: another thread may have held check's lock */
         close(ready[0]);
-        execv(KDAD_BINARY, (char *const *)arguments);
+        execv(kdad, (char *const *)arguments);
         _exit(127);
     }
     ck_assert_int_gt(harness->pid, 0);
     close(ready[1]);
-    ck_assert_msg(read(ready[0], &byte, 1) == 1, "%s did not start", KDAD_BINARY);
+    ck_assert_msg(read(ready[0], &byte, 1) == 1, "%s did not start", kdad);
     close(ready[0]);
 }
 

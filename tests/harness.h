@@ -15,6 +15,10 @@ struct harness {
     const char *const *options;
 };
 
+/* The path of a file of the build, given from its top: "bin/kdad". It is found from where the running program
+ * lies, so that a build can be carried to another machine. Valid until the next call. */
+const char *harness_path(const char *file);
+
 /* Starts kdad with --backend cpu and the options given (NULL-terminated, or NULL), and waits until it serves.
  * Sets KDAD_SOCKET. The options must stay valid. */
 void harness_start(struct harness *harness, const char *const *options);

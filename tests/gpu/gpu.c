@@ -2,6 +2,7 @@
 
 #include "tests/gpu/gpu.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -36,14 +37,23 @@ const struct gpu *gpu_open(void) {
     return &gpu;
 }
 
+static bool from_pool;
+
+void gpu_allocate_from_pool(bool yes) {
+    from_pool = yes;
+}
+
 CUdeviceptr gpu_alloc(size_t bytes) {
+    const struct gpu *gpu = gpu_open();
     CUdeviceptr address;
-    gpu_ok(gpu_open()->driver->MemAlloc(&address, bytes));
+    gpu_ok(from_pool ? gpu->driver->MemAllocAsync(&address, bytes, gpu->stream)
+                     : gpu->driver->MemAlloc(&address, bytes));
     return address;
 }
 
 void gpu_free(CUdeviceptr address) {
-    gpu_ok(gpu_open()->driver->MemFree(address));
+    const struct gpu *gpu = gpu_open();
+    gpu_ok(from_pool ? gpu->driver->MemFreeAsync(address, gpu->stream) : gpu->driver->MemFree(address));
 }
 
 void gpu_write(CUdeviceptr to, const void *from, size_t bytes) {
@@ -55,6 +65,39 @@ void gpu_read(void *to, CUdeviceptr from, size_t bytes) {
     gpu_ok(gpu_open()->driver->MemcpyDtoHAsync(to, from, bytes, gpu_open()->stream));
     gpu_ok(gpu_open()->driver->StreamSynchronize(gpu_open()->stream));
 }
+
+/* --- graphs: functions that kdad itself has no use for ------------------------------------------------- */
+
+static void *symbol(const char *name) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL),
+         *found = library ? dlsym(library, name) : NULL;
+    ck_assert_msg(found != NULL, "%s", name);
+    return found;
+}
+
+#define GRAPH_CALL(function, ...) gpu_ok(((__typeof__(function) *)symbol(TEXT_OF(function)))(__VA_ARGS__))
+#define TEXT_OF(name) TEXT_OF_(name)
+#define TEXT_OF_(name) #name
+
+void gpu_graph_begin(void) {
+    GRAPH_CALL(cuStreamBeginCapture, gpu_open()->stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+void gpu_graph_end(CUgraph *graph, CUgraphExec *exec) {
+    GRAPH_CALL(cuStreamEndCapture, gpu_open()->stream, graph);
+    GRAPH_CALL(cuGraphInstantiateWithFlags, exec, *graph, 0);
+}
+
+void gpu_graph_launch(CUgraphExec exec) {
+    GRAPH_CALL(cuGraphLaunch, exec, gpu_open()->stream);
+}
+
+void gpu_graph_free(CUgraph graph, CUgraphExec exec) {
+    GRAPH_CALL(cuGraphExecDestroy, exec);
+    GRAPH_CALL(cuGraphDestroy, graph);
+}
+
+/* --- fixtures ------------------------------------------------------------------------------------------ */
 
 /* The operand whose memory an operand lies in: outputs in place have none of their own. */
 static enum operand owner(const struct fixture *f, enum operand o) {

@@ -27,7 +27,14 @@ const struct gpu *gpu_open(void);
 CUdeviceptr gpu_alloc(size_t bytes);
 void gpu_free(CUdeviceptr address);
 void gpu_write(CUdeviceptr to, const void *from, size_t bytes); /* on the stream; waits */
-void gpu_read(void *to, CUdeviceptr from, size_t bytes);        /* on the stream; waits */
+void gpu_allocate_from_pool(bool yes); /* gpu_alloc and gpu_free: by cuMemAllocAsync, or as usual */
+void gpu_read(void *to, CUdeviceptr from, size_t bytes); /* on the stream; waits */
+
+/* A CUDA graph of what is put on the stream between begin and end. */
+void gpu_graph_begin(void);
+void gpu_graph_end(CUgraph *graph, CUgraphExec *exec);
+void gpu_graph_launch(CUgraphExec exec);
+void gpu_graph_free(CUgraph graph, CUgraphExec exec);
 
 /* A fixture's memory on the GPU. */
 struct gpu_fixture {
