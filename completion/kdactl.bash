@@ -1,10 +1,10 @@
 # Completion of kdactl's commands and options for bash. Where it offers nothing, files are completed.
 _kdactl() {
     local current=${COMP_WORDS[COMP_CWORD]} word words=""
-    local commands='run check status ping bench'
-    local options='--socket --spawn --json --out-dir --version --help'
+    local commands='run check status metrics ping bench'
+    local options='--socket --spawn --json --out-dir --output --version --help'
     case ${COMP_WORDS[COMP_CWORD - 1]} in
-    --socket | --out-dir) ;;
+    --socket | --out-dir | --output) ;;
     *)
         words="$commands"
         for word in "${COMP_WORDS[@]:1:COMP_CWORD - 1}"; do

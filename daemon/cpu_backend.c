@@ -156,6 +156,7 @@ static uint32_t cpu_devices(struct backend *backend, struct wire_status_device *
     rows[0] = (struct wire_status_device){
         .device = wire_string(device_name),
         .name = wire_string(cpu_isa_name()),
+        .mps = WIRE_MPS_UNKNOWN,
         .copy_rate = copy_rate_get(&cpu->copy),
     };
     pace_sum(&cpu->pace, &rows[0].last_bytes, &rows[0].last_ns);

@@ -1,5 +1,7 @@
 #include "daemon/cuda_device.h"
 
+#include "daemon/log.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,12 +34,34 @@ static uint64_t measure_copy(const struct cuda_driver *driver) {
     return good && s > 0 ? (uint64_t)(2.0 * COPIES * (double)size / s) : 0;
 }
 
+static const char *mps_name(enum wire_mps mps) {
+    static const char *const names[] = {"off", "on", "unknown"};
+    return names[mps];
+}
+
+static void log_device(const struct cuda_device *d) {
+    char name[2 * sizeof d->name], directory[1024];
+    const char *pipe = getenv("CUDA_MPS_PIPE_DIRECTORY"); /* read by the driver when it was loaded */
+    log_event(LOG_INFO, "device", "device=%s name=%s mps=%s mps_directory=%s copy_gb_per_s=%.0f", d->uuid,
+              log_quote(name, sizeof name, d->name), mps_name(d->mps),
+              log_quote(directory, sizeof directory, pipe && *pipe ? pipe : "/tmp/nvidia-mps"),
+              (double)d->copy_rate * 1e-9);
+    if (d->mps == WIRE_MPS_OFF)
+        log_event(LOG_INFO, "mps_off",
+                  "device=%s why=\"the GPU switches between processes, some 0.3 ms a job; kdactl doctor says "
+                  "how to turn MPS on\"",
+                  d->uuid);
+}
+
 static void describe_device(const struct cuda_driver *driver, struct cuda_device *d) {
-    int mps = 0;
+    int mps;
     driver->DeviceGetName(d->name, sizeof d->name, d->device);
-    driver->DeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, d->device);
-    d->mps = mps != 0;
+    if (driver->DeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, d->device) != CUDA_SUCCESS)
+        d->mps = WIRE_MPS_UNKNOWN; /* a driver of before this attribute */
+    else
+        d->mps = mps ? WIRE_MPS_ON : WIRE_MPS_OFF;
     d->copy_rate = measure_copy(driver);
+    log_device(d);
 }
 
 static bool open_device(const struct cuda_driver *driver, struct cuda_device *d, int index,
@@ -52,7 +76,7 @@ static bool open_device(const struct cuda_driver *driver, struct cuda_device *d,
 static void describe(struct cuda_devices *ds) {
     const struct cuda_device *first = &ds->device[0];
     snprintf(ds->detail, sizeof ds->detail, "%d x %.40s, MPS %s", ds->count, first->name,
-             first->mps ? "on" : "off");
+             mps_name(first->mps));
 }
 
 bool cuda_devices_open(struct cuda_devices *ds, const struct options *options, char why[CUDA_WHY]) {

@@ -14,7 +14,7 @@ struct cuda_device {
     CUcontext context;
     char uuid[CUDA_UUID_TEXT];
     char name[WIRE_NAME_MAX + 1]; /* for people */
-    bool mps;                     /* the context is a client of MPS */
+    enum wire_mps mps;            /* the context is a client of MPS */
     struct cuda_kernels *kernels;
     uint64_t
         copy_rate; /* bytes a second that a copy on the device reads and writes; 0: could not be measured */

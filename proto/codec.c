@@ -218,7 +218,7 @@ static void take_status_device(struct cursor *c, struct wire_status_device *row)
     struct cursor in = take_array(c, "device");
     row->device = take_string(&in, "device", WIRE_NAME_MAX);
     row->name = take_string(&in, "name", WIRE_NAME_MAX);
-    row->mps = take_bool(&in, "MPS");
+    row->mps = take_u32(&in, "MPS");
     row->own_bytes = take_u64(&in, "own bytes");
     row->copy_rate = take_u64(&in, "copy rate");
     row->last_bytes = take_u64(&in, "bytes of the last jobs");
@@ -477,7 +477,7 @@ static void put_status_device(msgpack_packer *k, const struct wire_status_device
     put_array(k, 7);
     put_string(k, row->device, WIRE_NAME_MAX);
     put_string(k, row->name, WIRE_NAME_MAX);
-    put_bool(k, row->mps);
+    put_uint(k, row->mps);
     put_uint(k, row->own_bytes);
     put_uint(k, row->copy_rate);
     put_uint(k, row->last_bytes);

@@ -73,6 +73,13 @@ enum wire_buffer_kind {
     WIRE_BUFFER_CUDA_IPC = 2, /* a whole allocation of a GPU, by its CUDA IPC handle */
 };
 
+/* Whether the daemon's context on a GPU is one of MPS's, by the driver's word. */
+enum wire_mps {
+    WIRE_MPS_OFF = 0,
+    WIRE_MPS_ON = 1,
+    WIRE_MPS_UNKNOWN = 2, /* the driver does not say, or the device is no GPU */
+};
+
 enum wire_operation {
     WIRE_CHUNK_KDA_BWD_INTRA = 1,
 };
@@ -154,7 +161,7 @@ struct wire_status_client {
 
 struct wire_status_device {
     struct wire_string device, name; /* as in STREAM_OPEN; and for people */
-    bool mps;                        /* the daemon's context is one of MPS's */
+    uint32_t mps;                    /* enum wire_mps */
     uint64_t own_bytes;              /* of the device's memory: what the daemon has allocated for itself */
     uint64_t copy_rate;              /* bytes a second that a copy reads and writes; 0: not known */
     uint64_t last_bytes, last_ns;    /* of the last jobs: what they had to move, and how long they ran */

@@ -18,6 +18,7 @@ enum exit_code {
 struct options {
     const char *socket; /* NULL: the default */
     const char *out_dir;
+    const char *output; /* NULL: standard output */
     bool spawn, json;
     int count; /* of arguments behind the command */
     char **arguments;
@@ -26,6 +27,7 @@ struct options {
 enum exit_code command_run(const struct options *options);
 enum exit_code command_check(const struct options *options);
 enum exit_code command_status(const struct options *options);
+enum exit_code command_metrics(const struct options *options);
 enum exit_code command_ping(const struct options *options);
 enum exit_code command_bench(const struct options *options);
 

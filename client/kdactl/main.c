@@ -28,6 +28,8 @@ static const char help[] =
     "                         ref.dg in its file, and print the errors; the answer is no if one is above "
     "2e-6\n"
     "  status [--json]        what the daemon does, and for whom\n"
+    "  metrics [--output FILE]\n"
+    "                         the same for Prometheus: to a file that appears whole, or standard output\n"
     "  ping                   connect, and tell the daemon's version and how long it took\n"
     "  bench [--json]         time jobs through the daemon, against a memory copy\n"
     "\n"
@@ -36,6 +38,7 @@ static const char help[] =
     "  --spawn                start a private kdad (cpu backend) for this one call\n"
     "  --json                 print JSON\n"
     "  --out-dir DIR          see run\n"
+    "  --output FILE          see metrics\n"
     "  --version              print the version\n"
     "  --help                 print this\n"
     "\n"
@@ -45,9 +48,20 @@ static const char help[] =
     "\n"
     "Exit codes: 0 done; 1 the answer is no; 2 wrong usage or a bad file; 3 no daemon.\n";
 
+/* Options that only some commands take. */
 enum {
     TAKES_JSON = 1,
     TAKES_OUT_DIR = 2,
+    TAKES_OUTPUT = 4,
+};
+
+static const struct {
+    unsigned bit;
+    const char *name;
+} special[] = {
+    {TAKES_JSON, "--json"},
+    {TAKES_OUT_DIR, "--out-dir"},
+    {TAKES_OUTPUT, "--output"},
 };
 
 static const struct command {
@@ -56,21 +70,26 @@ static const struct command {
     unsigned takes;
     int least, most; /* arguments; most -1: any number */
 } commands[] = {
-    {"run", command_run, TAKES_OUT_DIR, 1, -1},   {"check", command_check, 0, 1, -1},
-    {"status", command_status, TAKES_JSON, 0, 0}, {"ping", command_ping, 0, 0, 0},
-    {"bench", command_bench, TAKES_JSON, 0, 0},
+    {"run", command_run, TAKES_OUT_DIR, 1, -1},       {"check", command_check, 0, 1, -1},
+    {"status", command_status, TAKES_JSON, 0, 0},     {"ping", command_ping, 0, 0, 0},
+    {"metrics", command_metrics, TAKES_OUTPUT, 0, 0}, {"bench", command_bench, TAKES_JSON, 0, 0},
 };
 
-enum { OPTION_SOCKET = 1, OPTION_SPAWN, OPTION_JSON, OPTION_OUT_DIR, OPTION_VERSION, OPTION_HELP };
+enum {
+    OPTION_SOCKET = 1,
+    OPTION_SPAWN,
+    OPTION_JSON,
+    OPTION_OUT_DIR,
+    OPTION_OUTPUT,
+    OPTION_VERSION,
+    OPTION_HELP
+};
 
 static const struct option table[] = {
-    {"socket", required_argument, NULL, OPTION_SOCKET},
-    {"spawn", no_argument, NULL, OPTION_SPAWN},
-    {"json", no_argument, NULL, OPTION_JSON},
-    {"out-dir", required_argument, NULL, OPTION_OUT_DIR},
-    {"version", no_argument, NULL, OPTION_VERSION},
-    {"help", no_argument, NULL, OPTION_HELP},
-    {NULL, 0, NULL, 0},
+    {"socket", required_argument, NULL, OPTION_SOCKET}, {"spawn", no_argument, NULL, OPTION_SPAWN},
+    {"json", no_argument, NULL, OPTION_JSON},           {"out-dir", required_argument, NULL, OPTION_OUT_DIR},
+    {"output", required_argument, NULL, OPTION_OUTPUT}, {"version", no_argument, NULL, OPTION_VERSION},
+    {"help", no_argument, NULL, OPTION_HELP},           {NULL, 0, NULL, 0},
 };
 
 void complain(const char *format, ...) {
@@ -161,8 +180,17 @@ static const struct command *find_command(const char *name) {
     return NULL;
 }
 
+/* The first of several. */
+static const char *name_of_option(unsigned bits) {
+    size_t i = 0;
+    while (!(special[i].bit & bits))
+        i++;
+    return special[i].name;
+}
+
 /* Returns the command, or NULL with an exit code. */
 static const struct command *parse(int argc, char **argv, struct options *options, enum exit_code *code) {
+    unsigned given = 0;
     *code = EXIT_DONE;
     int option;
     while ((option = getopt_long(argc, argv, "", table, NULL)) != -1) {
@@ -175,9 +203,15 @@ static const struct command *parse(int argc, char **argv, struct options *option
             break;
         case OPTION_JSON:
             options->json = true;
+            given |= TAKES_JSON;
             break;
         case OPTION_OUT_DIR:
             options->out_dir = optarg;
+            given |= TAKES_OUT_DIR;
+            break;
+        case OPTION_OUTPUT:
+            options->output = optarg;
+            given |= TAKES_OUTPUT;
             break;
         case OPTION_VERSION:
             printf("kdactl %s\n", KDAD_VERSION);
@@ -198,11 +232,8 @@ static const struct command *parse(int argc, char **argv, struct options *option
         complain("there is no command '%s'", argv[optind]);
     options->arguments = argv + optind + 1;
     options->count = argc - optind - 1;
-    if (command && options->json && !(command->takes & TAKES_JSON)) {
-        complain("%s takes no --json", command->name);
-        command = NULL;
-    } else if (command && options->out_dir && !(command->takes & TAKES_OUT_DIR)) {
-        complain("%s takes no --out-dir", command->name);
+    if (command && (given & ~command->takes)) {
+        complain("%s takes no %s", command->name, name_of_option(given & ~command->takes));
         command = NULL;
     } else if (command && options->spawn && options->socket) {
         complain("--spawn starts a daemon on a socket of its own: it goes with no --socket");

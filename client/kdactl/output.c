@@ -12,7 +12,7 @@
 /* The half-written file; "" if there is none. Changed with signals blocked. */
 static char unfinished[PATH_MAX];
 
-static int begin(const char *path, char why[SAFETENSORS_WHY]) {
+int output_begin(const char *path, char why[SAFETENSORS_WHY]) {
     sigset_t all, before;
     char name[PATH_MAX];
     if (snprintf(name, sizeof name, "%s.XXXXXX", path) >= (int)sizeof name) {
@@ -39,10 +39,11 @@ static mode_t usual_mode(void) {
 
 bool output_write(const char *path, const struct safetensor *tensors, size_t count,
                   const struct safetensors_note *metadata, size_t notes, char why[SAFETENSORS_WHY]) {
-    int fd = begin(path, why);
-    if (fd < 0)
-        return false;
-    bool good = safetensors_write(fd, tensors, count, metadata, notes, why);
+    int fd = output_begin(path, why);
+    return fd >= 0 && output_end(path, fd, safetensors_write(fd, tensors, count, metadata, notes, why), why);
+}
+
+bool output_end(const char *path, int fd, bool good, char why[SAFETENSORS_WHY]) {
     fchmod(fd, usual_mode());
     if (close(fd) < 0 && good) {
         snprintf(why, SAFETENSORS_WHY, "cannot be written: %s", strerror(errno));

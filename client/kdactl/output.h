@@ -11,6 +11,11 @@
 bool output_write(const char *path, const struct safetensor *tensors, size_t count,
                   const struct safetensors_note *metadata, size_t notes, char why[SAFETENSORS_WHY]);
 
+/* The same for whatever the caller writes to the descriptor between these two: begin returns it, or -1; end
+ * closes it, and renames the file if what was written is good. One file at a time. */
+int output_begin(const char *path, char why[SAFETENSORS_WHY]);
+bool output_end(const char *path, int fd, bool good, char why[SAFETENSORS_WHY]);
+
 /* Removes a file that is half written, if there is one: for a signal's handler. */
 void output_abandon(void);
 

@@ -1,8 +1,12 @@
 #include "client/kdactl/snapshot.h"
 
 #include "client/connection.h"
+#include "client/kdactl/nvml.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 static void take_string(char to[WIRE_NAME_MAX + 1], const struct wire_string *from) {
     uint32_t size = from->size < WIRE_NAME_MAX ? from->size : WIRE_NAME_MAX;
@@ -19,6 +23,8 @@ static void take_daemon(struct snapshot *snapshot, const struct wire_status_repl
     for (uint32_t i = 0; i < reply->device_count; i++) {
         take_string(snapshot->devices[i].device, &reply->device[i].device);
         take_string(snapshot->devices[i].name, &reply->device[i].name);
+        snapshot->devices[i].process_bytes =
+            snapshot_is_gpu(snapshot, i) ? nvml_process_bytes(snapshot->devices[i].device, reply->pid) : -1;
     }
 }
 
@@ -62,10 +68,43 @@ enum exit_code snapshot_take(struct snapshot *snapshot, struct kdad_connection *
     return EXIT_DONE;
 }
 
+/* The processor's copy rate is measured when it is first asked for, which takes some ten milliseconds. */
+static bool lacks_copy_rate(const struct snapshot *s) {
+    for (uint32_t i = 0; i < s->reply.device_count; i++) {
+        const struct wire_status_device *d = &s->reply.device[i];
+        if (!snapshot_is_gpu(s, i) && d->last_ns > 0 && d->copy_rate == 0)
+            return true;
+    }
+    return false;
+}
+
+enum exit_code snapshot_take_whole(struct snapshot *snapshot, struct kdad_connection *connection) {
+    enum exit_code code = snapshot_take(snapshot, connection);
+    if (code == EXIT_DONE && lacks_copy_rate(snapshot)) {
+        nanosleep(&(struct timespec){0, 150000000}, NULL);
+        code = snapshot_take(snapshot, connection);
+    }
+    return code;
+}
+
 void snapshot_free(struct snapshot *snapshot) {
     free(snapshot->clients);
     snapshot->clients = NULL;
     snapshot->client_count = 0;
+}
+
+bool snapshot_is_own(const struct snapshot_client *row) {
+    return row->client.pid == getpid();
+}
+
+bool snapshot_is_gpu(const struct snapshot *snapshot, uint32_t device) {
+    return strcmp(snapshot->devices[device].device, "cpu") != 0;
+}
+
+const char *snapshot_mps(const struct wire_status_device *device) {
+    if (device->mps == WIRE_MPS_ON)
+        return "on";
+    return device->mps == WIRE_MPS_OFF ? "off" : "unknown";
 }
 
 double snapshot_copy_share(const struct wire_status_device *device) {

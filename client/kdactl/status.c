@@ -7,18 +7,20 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
-#include <time.h>
 
 /* ---- For people ------------------------------------------------------------------------------------------
  */
 
 static void print_device(const struct snapshot *s, uint32_t i) {
     const struct wire_status_device *d = &s->reply.device[i];
-    char own[TEXT_MAX], rate[TEXT_MAX], share[TEXT_MAX];
+    char own[TEXT_MAX], all[TEXT_MAX], rate[TEXT_MAX], share[TEXT_MAX];
     printf("%-10s%s (%s)", i == 0 ? "devices" : "", s->devices[i].device, s->devices[i].name);
-    if (strcmp(s->devices[i].device, "cpu") != 0)
-        printf(", MPS %s, %s taken by kdad", d->mps ? "on" : "off", text_of_bytes(own, d->own_bytes));
+    if (snapshot_is_gpu(s, i) && s->devices[i].process_bytes >= 0)
+        printf(", MPS %s, %s taken by kdad", snapshot_mps(d),
+               text_of_bytes(all, (uint64_t)s->devices[i].process_bytes));
+    else if (snapshot_is_gpu(s, i))
+        printf(", MPS %s, %s taken by kdad beside context and kernels", snapshot_mps(d),
+               text_of_bytes(own, d->own_bytes));
     if (d->copy_rate > 0)
         printf(", copies %s/s", text_of_bytes(rate, d->copy_rate));
     if (d->last_ns > 0)
@@ -100,8 +102,15 @@ static cJSON *device_json(const struct snapshot *s, uint32_t i) {
     cJSON *object = cJSON_CreateObject();
     cJSON_AddStringToObject(object, "device", s->devices[i].device);
     cJSON_AddStringToObject(object, "name", s->devices[i].name);
-    cJSON_AddBoolToObject(object, "mps", d->mps);
+    if (snapshot_is_gpu(s, i))
+        cJSON_AddStringToObject(object, "mps", snapshot_mps(d));
+    else
+        cJSON_AddNullToObject(object, "mps");
     json_add_number(object, "own_bytes", d->own_bytes);
+    if (s->devices[i].process_bytes < 0)
+        cJSON_AddNullToObject(object, "process_bytes");
+    else
+        json_add_number(object, "process_bytes", (uint64_t)s->devices[i].process_bytes);
     json_add_number(object, "copy_bytes_per_s", d->copy_rate);
     double share = snapshot_copy_share(d);
     if (share < 0)
@@ -152,27 +161,13 @@ static enum exit_code print_json(const struct snapshot *s) {
     return code;
 }
 
-/* The processor's copy rate is measured when it is first asked for, which takes some ten milliseconds. */
-static bool lacks_copy_rate(const struct snapshot *s) {
-    for (uint32_t i = 0; i < s->reply.device_count; i++) {
-        const struct wire_status_device *d = &s->reply.device[i];
-        if (strcmp(s->devices[i].device, "cpu") == 0 && d->last_ns > 0 && d->copy_rate == 0)
-            return true;
-    }
-    return false;
-}
-
 enum exit_code command_status(const struct options *options) {
     static struct snapshot snapshot; /* too large for a stack */
     struct kdad_connection *connection;
     enum exit_code code = open_connection(options, &connection);
     if (code != EXIT_DONE)
         return code;
-    code = snapshot_take(&snapshot, connection);
-    if (code == EXIT_DONE && lacks_copy_rate(&snapshot)) {
-        nanosleep(&(struct timespec){0, 150000000}, NULL);
-        code = snapshot_take(&snapshot, connection);
-    }
+    code = snapshot_take_whole(&snapshot, connection);
     kdad_disconnect(connection);
     if (code == EXIT_DONE && options->json)
         code = print_json(&snapshot);

@@ -80,6 +80,10 @@ same "commands in bash's completion of kdactl"
 entries kdactl.1.scd STATUS >"$said"
 same "fields of the status in kdactl.1"
 
+"$build/bin/kdactl" --spawn metrics | sed -n 's/^# TYPE \([a-z_]*\) .*/\1/p' >"$true"
+entries kdactl.1.scd METRICS >"$said"
+same "metrics in kdactl.1"
+
 # libsystemd and the CUDA driver read some that no getenv of the sources shows.
 {
     environment daemon proto kernels
