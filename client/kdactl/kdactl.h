@@ -19,14 +19,16 @@ struct options {
     const char *socket; /* NULL: the default */
     const char *out_dir;
     const char *output; /* NULL: standard output */
-    bool spawn, json;
-    int count; /* of arguments behind the command */
+    bool spawn, json, once;
+    double seconds; /* 0: the default */
+    int count;      /* of arguments behind the command */
     char **arguments;
 };
 
 enum exit_code command_run(const struct options *options);
 enum exit_code command_check(const struct options *options);
 enum exit_code command_status(const struct options *options);
+enum exit_code command_top(const struct options *options);
 enum exit_code command_metrics(const struct options *options);
 enum exit_code command_ping(const struct options *options);
 enum exit_code command_bench(const struct options *options);

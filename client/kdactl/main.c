@@ -6,6 +6,7 @@
 #include "client/kdactl/kdactl.h"
 #include "client/kdactl/output.h"
 #include "client/kdactl/spawn.h"
+#include "client/kdactl/terminal.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -28,6 +29,8 @@ static const char help[] =
     "                         ref.dg in its file, and print the errors; the answer is no if one is above "
     "2e-6\n"
     "  status [--json]        what the daemon does, and for whom\n"
+    "  top [--once] [--seconds N]\n"
+    "                         clients and their jobs, as they go; q leaves it\n"
     "  metrics [--output FILE]\n"
     "                         the same for Prometheus: to a file that appears whole, or standard output\n"
     "  ping                   connect, and tell the daemon's version and how long it took\n"
@@ -39,6 +42,8 @@ static const char help[] =
     "  --json                 print JSON\n"
     "  --out-dir DIR          see run\n"
     "  --output FILE          see metrics\n"
+    "  --once                 see top: print once, and end\n"
+    "  --seconds N            see top: between two looks; default 1\n"
     "  --version              print the version\n"
     "  --help                 print this\n"
     "\n"
@@ -53,15 +58,16 @@ enum {
     TAKES_JSON = 1,
     TAKES_OUT_DIR = 2,
     TAKES_OUTPUT = 4,
+    TAKES_ONCE = 8,
+    TAKES_SECONDS = 16,
 };
 
 static const struct {
     unsigned bit;
     const char *name;
 } special[] = {
-    {TAKES_JSON, "--json"},
-    {TAKES_OUT_DIR, "--out-dir"},
-    {TAKES_OUTPUT, "--output"},
+    {TAKES_JSON, "--json"}, {TAKES_OUT_DIR, "--out-dir"}, {TAKES_OUTPUT, "--output"},
+    {TAKES_ONCE, "--once"}, {TAKES_SECONDS, "--seconds"},
 };
 
 static const struct command {
@@ -71,8 +77,9 @@ static const struct command {
     int least, most; /* arguments; most -1: any number */
 } commands[] = {
     {"run", command_run, TAKES_OUT_DIR, 1, -1},       {"check", command_check, 0, 1, -1},
-    {"status", command_status, TAKES_JSON, 0, 0},     {"ping", command_ping, 0, 0, 0},
-    {"metrics", command_metrics, TAKES_OUTPUT, 0, 0}, {"bench", command_bench, TAKES_JSON, 0, 0},
+    {"status", command_status, TAKES_JSON, 0, 0},     {"top", command_top, TAKES_ONCE | TAKES_SECONDS, 0, 0},
+    {"metrics", command_metrics, TAKES_OUTPUT, 0, 0}, {"ping", command_ping, 0, 0, 0},
+    {"bench", command_bench, TAKES_JSON, 0, 0},
 };
 
 enum {
@@ -81,15 +88,23 @@ enum {
     OPTION_JSON,
     OPTION_OUT_DIR,
     OPTION_OUTPUT,
+    OPTION_ONCE,
+    OPTION_SECONDS,
     OPTION_VERSION,
-    OPTION_HELP
+    OPTION_HELP,
 };
 
 static const struct option table[] = {
-    {"socket", required_argument, NULL, OPTION_SOCKET}, {"spawn", no_argument, NULL, OPTION_SPAWN},
-    {"json", no_argument, NULL, OPTION_JSON},           {"out-dir", required_argument, NULL, OPTION_OUT_DIR},
-    {"output", required_argument, NULL, OPTION_OUTPUT}, {"version", no_argument, NULL, OPTION_VERSION},
-    {"help", no_argument, NULL, OPTION_HELP},           {NULL, 0, NULL, 0},
+    {"socket", required_argument, NULL, OPTION_SOCKET},
+    {"spawn", no_argument, NULL, OPTION_SPAWN},
+    {"json", no_argument, NULL, OPTION_JSON},
+    {"out-dir", required_argument, NULL, OPTION_OUT_DIR},
+    {"output", required_argument, NULL, OPTION_OUTPUT},
+    {"once", no_argument, NULL, OPTION_ONCE},
+    {"seconds", required_argument, NULL, OPTION_SECONDS},
+    {"version", no_argument, NULL, OPTION_VERSION},
+    {"help", no_argument, NULL, OPTION_HELP},
+    {NULL, 0, NULL, 0},
 };
 
 void complain(const char *format, ...) {
@@ -150,6 +165,7 @@ enum exit_code open_stream(const struct options *options, struct kdad_connection
 /* The library's threads take no signals: this runs on the main thread. */
 static void on_signal(int number) {
     int before = errno;
+    terminal_leave();
     output_abandon();
     spawn_stop();
     signal(number, SIG_DFL);
@@ -178,6 +194,15 @@ static const struct command *find_command(const char *name) {
         if (strcmp(commands[i].name, name) == 0)
             return &commands[i];
     return NULL;
+}
+
+static bool parse_seconds(const char *text, double *seconds) {
+    char *end;
+    *seconds = strtod(text, &end);
+    if (*end == '\0' && end != text && *seconds >= 0.1 && *seconds <= 3600)
+        return true;
+    complain("--seconds is '%s', but must be a number from 0.1 to 3600", text);
+    return false;
 }
 
 /* The first of several. */
@@ -212,6 +237,17 @@ static const struct command *parse(int argc, char **argv, struct options *option
         case OPTION_OUTPUT:
             options->output = optarg;
             given |= TAKES_OUTPUT;
+            break;
+        case OPTION_ONCE:
+            options->once = true;
+            given |= TAKES_ONCE;
+            break;
+        case OPTION_SECONDS:
+            if (!parse_seconds(optarg, &options->seconds)) {
+                *code = wrong_usage();
+                return NULL;
+            }
+            given |= TAKES_SECONDS;
             break;
         case OPTION_VERSION:
             printf("kdactl %s\n", KDAD_VERSION);

@@ -234,7 +234,9 @@ enum exit_code command_metrics(const struct options *options) {
     char why[SAFETENSORS_WHY];
     enum exit_code code = open_connection(options, &connection);
     if (code == EXIT_DONE) {
-        code = snapshot_take_whole(&snapshot, connection);
+        kdad_status status = snapshot_take_whole(&snapshot, connection);
+        if (status != KDAD_OK)
+            code = complain_of_library(NULL, status);
         kdad_disconnect(connection);
     }
     if (!options->output) {

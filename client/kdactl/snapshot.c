@@ -42,7 +42,7 @@ static bool take_clients(struct snapshot *snapshot, const struct wire_status_rep
     return true;
 }
 
-enum exit_code snapshot_take(struct snapshot *snapshot, struct kdad_connection *connection) {
+kdad_status snapshot_take(struct snapshot *snapshot, struct kdad_connection *connection) {
     struct session_reply reply;
     const struct wire_status_reply *status = &reply.message.status_reply;
     uint64_t before = 0;
@@ -52,7 +52,7 @@ enum exit_code snapshot_take(struct snapshot *snapshot, struct kdad_connection *
         struct wire_message request = {.opcode = WIRE_STATUS, .status.before = before};
         kdad_status result = connection_request(connection, &request, KDAD_DEFAULT_TIMEOUT, &reply);
         if (result != KDAD_OK)
-            return complain_of_library(NULL, result);
+            return result;
         if (before == 0)
             take_daemon(snapshot, status);
         bool taken = take_clients(snapshot, status);
@@ -60,12 +60,10 @@ enum exit_code snapshot_take(struct snapshot *snapshot, struct kdad_connection *
         if (more)
             before = status->client[status->count - 1].number;
         session_reply_free(&reply);
-        if (!taken) {
-            complain("out of memory");
-            return EXIT_NO;
-        }
+        if (!taken)
+            return error_set(KDAD_NO_MEMORY, "status: out of memory");
     }
-    return EXIT_DONE;
+    return KDAD_OK;
 }
 
 /* The processor's copy rate is measured when it is first asked for, which takes some ten milliseconds. */
@@ -78,13 +76,13 @@ static bool lacks_copy_rate(const struct snapshot *s) {
     return false;
 }
 
-enum exit_code snapshot_take_whole(struct snapshot *snapshot, struct kdad_connection *connection) {
-    enum exit_code code = snapshot_take(snapshot, connection);
-    if (code == EXIT_DONE && lacks_copy_rate(snapshot)) {
+kdad_status snapshot_take_whole(struct snapshot *snapshot, struct kdad_connection *connection) {
+    kdad_status status = snapshot_take(snapshot, connection);
+    if (status == KDAD_OK && lacks_copy_rate(snapshot)) {
         nanosleep(&(struct timespec){0, 150000000}, NULL);
-        code = snapshot_take(snapshot, connection);
+        status = snapshot_take(snapshot, connection);
     }
-    return code;
+    return status;
 }
 
 void snapshot_free(struct snapshot *snapshot) {

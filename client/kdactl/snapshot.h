@@ -25,10 +25,10 @@ struct snapshot {
     uint32_t client_count;
 };
 
-/* Asks the daemon. Else complains, and returns why. Whatever the snapshot held is freed. */
-enum exit_code snapshot_take(struct snapshot *snapshot, struct kdad_connection *connection);
+/* Asks the daemon. Whatever the snapshot held is freed. */
+kdad_status snapshot_take(struct snapshot *snapshot, struct kdad_connection *connection);
 /* The same, a moment later if the daemon had to measure something first. */
-enum exit_code snapshot_take_whole(struct snapshot *snapshot, struct kdad_connection *connection);
+kdad_status snapshot_take_whole(struct snapshot *snapshot, struct kdad_connection *connection);
 void snapshot_free(struct snapshot *snapshot);
 
 /* True for the row of this process's own connection, as far as it can be told. */

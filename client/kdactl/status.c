@@ -167,7 +167,9 @@ enum exit_code command_status(const struct options *options) {
     enum exit_code code = open_connection(options, &connection);
     if (code != EXIT_DONE)
         return code;
-    code = snapshot_take_whole(&snapshot, connection);
+    kdad_status status = snapshot_take_whole(&snapshot, connection);
+    if (status != KDAD_OK)
+        code = complain_of_library(NULL, status);
     kdad_disconnect(connection);
     if (code == EXIT_DONE && options->json)
         code = print_json(&snapshot);
