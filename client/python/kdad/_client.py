@@ -7,6 +7,7 @@ parent's connections are the parent's.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import threading
@@ -82,6 +83,8 @@ class Connection:
         if status:
             raise error(status)
         self.handle = handle
+        self.in_process = (address or os.environ.get("KDAD_SOCKET")) == "local:"
+        self._unsaid = 1  # the next job that libkdad computes in this process though the daemon was meant
         self._lock = threading.Lock()
         self._idle: list[Stream] = []  # for the CPU
         self._cuda: dict[tuple[int, int], Stream] = {}
@@ -118,6 +121,15 @@ class Connection:
         counts = _library.Stats()
         _library.kdad_get_stats(self.handle, counts)
         return counts.jobs_daemon, counts.jobs_in_process + counts.jobs_captured
+
+    def say_unshared(self) -> None:
+        """Tells of jobs that libkdad kept from the daemon, as their memory on a GPU cannot be shared with it."""
+        with self._lock:
+            counts = _library.Stats()
+            _library.kdad_get_stats(self.handle, counts)
+            while not self.in_process and self._unsaid <= counts.jobs_in_process:
+                self._unsaid += 1
+                _counters.say("local", "memory not shared", "its memory on the GPU cannot be shared with the daemon")
 
     def trim(self) -> None:
         _library.kdad_trim(self.handle)
@@ -198,6 +210,19 @@ def disconnect() -> None:
 def _jobs(of: _Process) -> tuple[int, int]:
     each = [of.jobs, *(connection.jobs() for connection in of.open_connections())]
     return sum(daemon for daemon, _ in each), sum(local for _, local in each)
+
+
+def _tell_at_exit() -> None:
+    """The last chance to learn that a job on a GPU was lost: nothing asks any more."""
+    for connection in process.open_connections():
+        for stream in connection.cuda_streams():
+            try:
+                stream.ask()
+            except _library.Error as failure:
+                _counters.logger.error("%s", failure)
+
+
+atexit.register(_tell_at_exit)
 
 
 def stats() -> _counters.Stats:

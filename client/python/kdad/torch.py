@@ -7,12 +7,15 @@ the daemon's is logged once.
 On a GPU nothing here waits for it: the job takes its place in the current CUDA stream, behind what was put there before
 and before what is put there afterwards, like any kernel. So tensors need to live as long as they must for a kernel, and
 PyTorch's allocator sees to that. If the daemon dies, the results of the jobs that it had not done are NaN, and the next
-call, the end of the backward pass, or ``check`` raises ``kdad.DaemonLost``, whichever comes first.
+call, the end of a backward pass, or ``check`` raises ``kdad.DaemonLost``, whichever comes first. As the host runs ahead
+of the GPU, that may be a step later: ``check()`` between backward and the optimizer's step waits for the GPU, and lets
+no lost gradient through.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -134,7 +137,8 @@ def _implementation(*arguments: Any) -> Gradients:
         outputs = _outputs(*incoming)
     packed = [_pack(t) for t in (*inputs, *outputs)]
     packed += [ABSENT if cu_seqlens is None else _pack(cu_seqlens), ABSENT]
-    _compute(_library.pack_arguments(packed, chunk_size, safe_gate), device)
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        _compute(_library.pack_arguments(packed, chunk_size, safe_gate), device)
     return outputs
 
 
@@ -214,11 +218,11 @@ def _run_on_cpu(connection: _client.Connection, arguments: bytes, device: torch.
 def _run_on_cuda(connection: _client.Connection, arguments: bytes, device: torch.device) -> None:
     cuda_stream = torch.cuda.current_stream(device).cuda_stream
     stream = connection.find_cuda_stream(device.index, cuda_stream)
-    if not stream:
-        with torch.cuda.device(device):
-            torch.cuda.mem_get_info(device)  # makes the device's context the thread's, if it had none yet
-            stream = connection.open_cuda_stream(device.index, cuda_stream)
     capturing = torch.cuda.is_current_stream_capturing()
+    if not stream:
+        if not capturing:
+            torch.cuda.mem_get_info(device)  # makes the device's context the thread's, if it had none yet
+        stream = connection.open_cuda_stream(device.index, cuda_stream)
     with stream.lock:
         if not capturing:
             stream.ask()
@@ -226,6 +230,7 @@ def _run_on_cuda(connection: _client.Connection, arguments: bytes, device: torch
         if ticket:  # 0: of a job that was captured
             stream.unasked.append(ticket)
             _ask_after_backward(stream)
+    connection.say_unshared()
 
 
 def _ask_after_backward(stream: _client.Stream) -> None:
