@@ -14,12 +14,29 @@ extern "C" {
 
 struct cuda_kernels;
 
+/* Which kernel a problem gets. */
+enum cuda_design {
+    CUDA_DESIGN_BEST,      /* plan.c's choice of panel.cu's kernels; chunk.cu for what they do not take */
+    CUDA_DESIGN_PANEL_ANY, /* panel.cu's kernels that read single elements, where 16 bytes would do too */
+    CUDA_DESIGN_CHUNK,     /* chunk.cu for everything */
+    CUDA_DESIGNS
+};
+
 /* Loads the kernels into the calling thread's current context, and sees to it that the first launch of each
  * is as fast as any. NULL with a sentence in why. */
 struct cuda_kernels *cuda_kernels_load(const struct cuda_driver *driver, char why[CUDA_WHY]);
 void cuda_kernels_unload(struct cuda_kernels *kernels); /* in the same context */
 
-/* Bytes of device memory that a job needs beside its tensors: the copy of cu_seqlens. */
+/* For tests and comparisons: what is launched from now on. It is CUDA_DESIGN_BEST, unless the environment
+ * variable KDAD_CUDA_DESIGN was "chunk" when the kernels were loaded. */
+void cuda_kernels_use(struct cuda_kernels *kernels, enum cuda_design design);
+
+/* The name of the kernel that a problem gets. */
+const char *cuda_kernels_name(const struct cuda_kernels *kernels, const struct problem *p,
+                              const uint64_t address[OPERAND_COUNT]);
+
+/* Bytes of device memory that a job needs beside its tensors: the copy of cu_seqlens, and where its panels
+ * lie. */
 uint64_t cuda_scratch_size(const struct problem *p);
 
 /* What a job with cu_seqlens needs and tells. Addresses as the device sees them. */

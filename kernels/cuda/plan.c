@@ -9,7 +9,6 @@ enum {
     SLAB = 16,           /* columns of a warp of the panel kernels */
     PANEL_WARPS = 4,     /* of a block: three of them share an SM of sm_90 ... */
     PANEL_WARPS_FEW = 8, /* ... where there are more blocks than SMs: else the block has an SM for itself */
-    SHARED_RESERVED = 1024, /* by the driver, of each block */
 };
 
 static const char *const names[CUDA_KERNEL_COUNT] = {
@@ -27,22 +26,6 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Shared memory of an SM, in bytes; of a block it is SHARED_RESERVED less. */
-static unsigned sm_shared(int cc) {
-    switch (cc) {
-    case 80:
-    case 87:
-        return 164 * 1024;
-    case 90:
-    case 100:
-    case 103:
-    case 110:
-        return 228 * 1024;
-    default:
-        return 100 * 1024;
-    }
-}
-
 static bool is_vector(enum cuda_kernel kernel) {
     return kernel >= CUDA_KERNEL_PANEL_BF16 && kernel <= CUDA_KERNEL_PANEL_F32;
 }
@@ -56,22 +39,24 @@ static unsigned panel_shared(enum cuda_kernel kernel, int slabs, int warps) {
     return 4 * (unsigned)(PANEL_FIXED_WORDS + slabs * PANEL_ROWS + warps * words);
 }
 
-/* Warps of a block: with fewer than slabs, a warp takes several, one after the other. */
-static int panel_warps(enum cuda_kernel kernel, int slabs, int cc, bool few) {
+/* Warps of a block: with fewer than slabs, a warp takes several, one after the other. 0: not even one fits.
+ */
+static int panel_warps(enum cuda_kernel kernel, int slabs, const struct cuda_plan_device *device, bool few) {
     int warps = (int)smaller(slabs, few ? PANEL_WARPS_FEW : PANEL_WARPS);
-    while (warps > 1 && panel_shared(kernel, slabs, warps) > sm_shared(cc) - SHARED_RESERVED)
+    while (warps > 0 && panel_shared(kernel, slabs, warps) > device->shared)
         warps /= 2;
     return warps;
 }
 
-unsigned cuda_kernel_shared(enum cuda_kernel kernel, int cc) {
+unsigned cuda_kernel_shared(enum cuda_kernel kernel, const struct cuda_plan_device *device) {
     unsigned most = 0;
     if (kernel == CUDA_KERNEL_SEQUENCES)
         return 0;
     for (int slabs = 1; slabs <= PROBLEM_MAX_K / SLAB; slabs++) {
         for (int few = 0; few < 2; few++) {
-            unsigned bytes = panel_shared(kernel, slabs, panel_warps(kernel, slabs, cc, few));
-            if (bytes > most)
+            int warps = panel_warps(kernel, slabs, device, few);
+            unsigned bytes = panel_shared(kernel, slabs, warps);
+            if (warps > 0 && bytes > most)
                 most = bytes;
         }
     }
@@ -196,7 +181,9 @@ bool cuda_plan_make_with(struct cuda_plan *plan, enum cuda_kernel kernel, const 
     params->tf32_mask = 0xffffe000;
 
     bool few = params->items <= device->sm_count;
-    int slabs = (int)((p->K + SLAB - 1) / SLAB), warps = panel_warps(kernel, slabs, device->cc, few);
+    int slabs = (int)((p->K + SLAB - 1) / SLAB), warps = panel_warps(kernel, slabs, device, few);
+    if (warps == 0)
+        return false;
     if (p->N >= 0) {
         size_t part[3];
         scratch_parts(p, part);

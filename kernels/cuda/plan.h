@@ -13,8 +13,8 @@
  *     }
  *
  * in stream order. Before its first launch each function needs
- * CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES set to cuda_kernel_shared(kernel, cc). The image to load is
- * that of panel.cu.
+ * CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES set to cuda_kernel_shared(kernel, device). The image to
+ * load is that of panel.cu.
  */
 #ifndef KERNELS_CUDA_PLAN_H
 #define KERNELS_CUDA_PLAN_H
@@ -43,7 +43,8 @@ enum cuda_kernel {
 
 struct cuda_plan_device {
     int sm_count;
-    int cc; /* compute capability: 90 for 9.0 */
+    int cc;          /* compute capability: 90 for 9.0 */
+    unsigned shared; /* bytes of shared memory that a block may have, opt-in included */
 };
 
 /* What a job with cu_seqlens needs and tells: addresses as the device sees them. Unused without. */
@@ -68,14 +69,14 @@ struct cuda_plan {
 /* The function's name in the image. */
 const char *cuda_kernel_name(enum cuda_kernel kernel);
 
-/* The most dynamic shared memory that a launch of it asks for on a device of this compute capability. */
-unsigned cuda_kernel_shared(enum cuda_kernel kernel, int cc);
+/* The most dynamic shared memory that a launch of it asks for on this device. */
+unsigned cuda_kernel_shared(enum cuda_kernel kernel, const struct cuda_plan_device *device);
 
 /* Bytes of scratch memory that a problem needs while it runs: 0 without cu_seqlens. */
 size_t cuda_plan_scratch(const struct problem *p);
 
 /* Plans p, which has passed problem_check; addresses: of each operand's element 0 on the device. False if no
- * panel kernel takes it: chunks of 128, or 2^31 items and more. */
+ * panel kernel takes it: chunks of 128, 2^31 items and more, or a device with too little shared memory. */
 bool cuda_plan_make(struct cuda_plan *plan, const struct problem *p, const uint64_t addresses[OPERAND_COUNT],
                     const struct cuda_plan_memory *memory, const struct cuda_plan_device *device);
 

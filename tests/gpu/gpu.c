@@ -135,15 +135,30 @@ void gpu_fixture_close(struct gpu_fixture *g) {
     }
 }
 
-void gpu_run(struct fixture *f) {
+struct cuda_kernels *gpu_kernels(void) {
     static struct cuda_kernels *kernels;
+    char why[CUDA_WHY] = "";
+    if (!kernels)
+        kernels = cuda_kernels_load(gpu_open()->driver, why);
+    ck_assert_msg(kernels != NULL, "%s", why);
+    return kernels;
+}
+
+const char *gpu_variant(int variant) {
+    static const char *const designs[CUDA_DESIGNS] = {
+        [CUDA_DESIGN_BEST] = "best", [CUDA_DESIGN_PANEL_ANY] = "panel_any", [CUDA_DESIGN_CHUNK] = "chunk"};
+    if (variant >= CUDA_DESIGNS)
+        return NULL;
+    cuda_kernels_use(gpu_kernels(), (enum cuda_design)variant);
+    return designs[variant];
+}
+
+void gpu_run(struct fixture *f) {
+    struct cuda_kernels *kernels = gpu_kernels();
     char why[CUDA_WHY] = "";
     int32_t verdict = -1;
     struct gpu_fixture g;
     const struct gpu *gpu = gpu_open();
-    if (!kernels)
-        kernels = cuda_kernels_load(gpu->driver, why);
-    ck_assert_msg(kernels != NULL, "%s", why);
     if (problem_is_empty(&f->p))
         return;
     gpu_fixture_open(&g, f);

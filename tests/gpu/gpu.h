@@ -46,8 +46,10 @@ struct gpu_fixture {
 void gpu_fixture_open(struct gpu_fixture *g, struct fixture *f); /* copies all of it */
 void gpu_fixture_close(struct gpu_fixture *g);                   /* copies it back */
 
-/* For fixture_runner: the kernels, launched in this process. */
+/* For fixture_runner and fixture_variant: the kernels, launched in this process, in each of their designs. */
 void gpu_run(struct fixture *f);
+const char *gpu_variant(int variant);
+struct cuda_kernels *gpu_kernels(void); /* those of gpu_run */
 
 #define gpu_ok(call)                                                   \
     do {                                                               \

@@ -17,7 +17,6 @@ static void open_stream(const char *address) {
     ck_assert_msg(kdad_cuda_stream_open(job_connection, gpu->stream, &job_stream) == KDAD_OK, "%s",
                   kdad_error());
     fixture_runner = job_run;
-    cpu_use_isa(CPU_ISA_PORTABLE); /* compare runs once */
 }
 
 void job_setup_daemon(void) {

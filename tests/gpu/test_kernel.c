@@ -1,4 +1,4 @@
-/* The tests of tests/unit/test_cpu.c, on a GPU. */
+/* The tests of tests/unit/test_cpu.c, on a GPU, of each design of the kernels. */
 #define main tests_of_cpu
 #include "tests/unit/test_cpu.c"
 #undef main
@@ -10,6 +10,7 @@ int main(void) {
     if (!gpu_is_there())
         return GPU_SKIPPED;
     fixture_runner = gpu_run;
+    fixture_variant = gpu_variant;
     return tests_of_cpu();
 }
 #else

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const enum cpu_isa isas[ISAS] = {CPU_ISA_PORTABLE, CPU_ISA_AVX2, CPU_ISA_AVX512, CPU_ISA_NEON};
 const int64_t chunk_sizes[CHUNK_SIZES] = {16, 32, 64, 128};
 const struct shape plain = {
     .B = 1, .T = 150, .H = 2, .HV = 2, .K = 40, .C = 64, .qk = DTYPE_BF16, .beta = DTYPE_F32, .gate = 0.2};
@@ -188,6 +187,27 @@ void *new_scratch(void) {
 }
 
 void (*fixture_runner)(struct fixture *f);
+const char *(*fixture_variant)(int variant);
+
+static const char *name_of_variant = "";
+
+bool use_variant(int variant) {
+    static const enum cpu_isa isas[VARIANTS] = {CPU_ISA_PORTABLE, CPU_ISA_AVX2, CPU_ISA_AVX512, CPU_ISA_NEON};
+    const char *name = NULL;
+    if (fixture_variant)
+        name = fixture_variant(variant);
+    else if (fixture_runner)
+        name = variant == 0 ? "" : NULL;
+    else if (cpu_use_isa(isas[variant]))
+        name = cpu_isa_name();
+    if (name)
+        name_of_variant = name;
+    return name != NULL;
+}
+
+const char *variant_name(void) {
+    return name_of_variant;
+}
 
 void run(struct fixture *f) {
     struct cpu_job job;
@@ -237,17 +257,17 @@ static double worst[4];
 static const char *describe(const struct shape *s) {
     static char text[256];
     snprintf(text, sizeof text, "%s B%d T%d H%d HV%d K%d C%d qk %s beta %s layout %d%s gate %g rise %g N %d",
-             cpu_isa_name(), (int)s->B, (int)s->T, (int)s->H, (int)s->HV, (int)s->K, (int)s->C,
+             variant_name(), (int)s->B, (int)s->T, (int)s->H, (int)s->HV, (int)s->K, (int)s->C,
              dtype_name(s->qk), dtype_name(s->beta), (int)s->layout, s->in_place ? " in place" : "", s->gate,
              s->rise, (int)s->N);
     return text;
 }
 
-/* Runs a case in every instruction set: errors within the goal, and nothing touched but the outputs'
+/* Runs a case in every variant: errors within the goal, and nothing touched but the outputs'
  * elements. */
 void compare(const struct shape *s, uint64_t number) {
-    for (int k = 0; k < ISAS; k++) {
-        if (!cpu_use_isa(isas[k]))
+    for (int k = 0; k < VARIANTS; k++) {
+        if (!use_variant(k))
             continue;
         reseed(number);
         struct fixture f = make(s);

@@ -52,12 +52,10 @@ struct fixture {
     int32_t cu32[MAX_SEQUENCES + 1];
 };
 
-/* The instruction sets to test: those of these that cpu_use_isa takes. */
 enum {
-    ISAS = 4,
+    VARIANTS = 4, /* at most */
     CHUNK_SIZES = 4,
 };
-extern const enum cpu_isa isas[ISAS];
 extern const int64_t chunk_sizes[CHUNK_SIZES];
 extern const struct shape plain; /* bfloat16, contiguous, not in place, three chunks of 64 and a tail */
 
@@ -88,6 +86,13 @@ void run(struct fixture *f);
 /* What run does instead, if set: the same tests are then those of another backend. */
 extern void (*fixture_runner)(struct fixture *f);
 
+/* The kernels have variants, each tested in turn: of the CPU's one for each instruction set; of another
+ * backend those that fixture_variant turns on and names, or one if that is not set. False for one that is not
+ * here. */
+extern const char *(*fixture_variant)(int variant);
+bool use_variant(int variant);
+const char *variant_name(void);
+
 /* Four of the operands from `first` on, contiguous. */
 struct outputs {
     float *of[4];
@@ -99,7 +104,7 @@ struct outputs run_and_gather(struct fixture *f);
 void free_outputs(struct outputs *x);
 void assert_equal(const struct outputs *a, const struct outputs *b); /* bit for bit */
 
-/* Runs a case in every instruction set: errors within GOAL, and nothing touched but the outputs' elements. */
+/* Runs a case in every variant: errors within GOAL, and nothing touched but the outputs' elements. */
 void compare(const struct shape *s, uint64_t number);
 
 /* The largest errors that compare has seen in this process. */

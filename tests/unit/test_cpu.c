@@ -185,8 +185,8 @@ static void *run_part(void *arg) {
 }
 
 START_TEST(items_run_in_any_order_by_any_thread) {
-    for (int k = 0; k < ISAS; k++)
-        for (int threads = 1; threads <= 4 && cpu_use_isa(isas[k]); threads++) {
+    for (int k = 0; k < VARIANTS; k++)
+        for (int threads = 1; threads <= 4 && use_variant(k); threads++) {
             const struct shape s = many_items();
             reseed(8);
             struct fixture f = make(&s);
@@ -216,8 +216,8 @@ START_TEST(items_run_in_any_order_by_any_thread) {
 END_TEST
 
 START_TEST(in_place_or_not_is_the_same) {
-    for (int k = 0; k < ISAS; k++)
-        for (int large = 0; large < 2 && cpu_use_isa(isas[k]); large++) {
+    for (int k = 0; k < VARIANTS; k++)
+        for (int large = 0; large < 2 && use_variant(k); large++) {
             struct shape s = many_items();
             if (large) { /* outputs past the caches */
                 s = plain;
