@@ -88,7 +88,7 @@ static inline int64_t dim_size(const struct problem *p, char letter) {
     case 'C':
         return p->C;
     default:
-        return p->N + 1;
+        return problem_ends(p);
     }
 }
 
@@ -286,7 +286,8 @@ static bool check_sizes(const struct problem *p, char why[PROBLEM_WHY]) {
         return refuse(why, "HV: is %lld, but must be a multiple of H, which is %lld", (long long)p->HV,
                       (long long)p->H);
     if (p->N < -1 || p->N > SIZE_MAX_DIM)
-        return refuse(why, "cu_seqlens: has %lld elements, but must have 1 to 2^48", (long long)p->N + 1);
+        return refuse(why, "cu_seqlens: has %lld elements, but must have 1 to 2^48",
+                      (long long)problem_ends(p));
     if (p->N >= 0 && p->B != 1)
         return refuse(why, "cu_seqlens: B is %lld, but must be 1 with cu_seqlens", (long long)p->B);
     return true;

@@ -120,9 +120,14 @@ static inline int operand_rank(enum operand o) {
     return o == OPERAND_BETA || o == OPERAND_DB || o == OPERAND_DB_OUT ? 3 : 4;
 }
 
+/* The elements of cu_seqlens: N + 1. A problem that no check has seen may have any N. */
+static inline int64_t problem_ends(const struct problem *p) {
+    return (int64_t)((uint64_t)p->N + 1);
+}
+
 /* The sizes of operand o's dimensions. Returns their number. */
 static inline int problem_shape(const struct problem *p, enum operand o, int64_t shape[4]) {
-    shape[0] = o == OPERAND_CU_SEQLENS ? p->N + 1 : p->B;
+    shape[0] = o == OPERAND_CU_SEQLENS ? problem_ends(p) : p->B;
     shape[1] = p->T;
     shape[2] = o <= OPERAND_K ? p->H : p->HV;
     shape[3] = o == OPERAND_DAQK || o == OPERAND_DAKK ? p->C : p->K;

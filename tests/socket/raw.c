@@ -3,6 +3,7 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,6 +11,8 @@
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { STATUS_ID = 7777 };
 
 void raw_connect(struct raw *raw, const char *path) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -80,6 +83,57 @@ void raw_expect_closing(struct raw *raw, enum wire_status status, const char *se
     ck_assert_uint_eq(raw->message.error.status, status);
     ck_assert(raw->message.error.closing);
     ck_assert_int_eq(packet_receive(raw->socket, &raw->packet, 0), 0);
+}
+
+bool raw_try(const struct raw *raw, const void *bytes, size_t size, const int *fds, int fd_count) {
+    return packet_send(raw->socket, bytes, size, fds, fd_count, 0) == 0;
+}
+
+/* A socket that was closed with packets unread says ECONNRESET once, before what can still be read. */
+static int receive_any(struct raw *raw) {
+    int got = packet_receive(raw->socket, &raw->packet, 0);
+    if (got < 0 && errno == ECONNRESET)
+        got = packet_receive(raw->socket, &raw->packet, 0);
+    ck_assert_msg(got >= 0, "no answer, and no end: %s", strerror(errno));
+    return got;
+}
+
+/* Asks for the status, unless that is asked already. Waits until the socket takes the question, or something
+ * has come: the daemon may read nothing before that is read. */
+static bool ask(struct raw *raw) {
+    struct wire_message status = {.opcode = WIRE_STATUS, .id = STATUS_ID};
+    struct pollfd ready = {.fd = raw->socket, .events = POLLIN | POLLOUT};
+    size_t size;
+    const void *bytes = wire_encode(raw->codec, &status, &size);
+    ck_assert_msg(poll(&ready, 1, 20000) > 0, "neither answer nor room for a question");
+    return packet_send(raw->socket, bytes, size, NULL, 0, MSG_DONTWAIT) == 0 || errno != EAGAIN;
+}
+
+static bool has_come(const struct raw *raw) {
+    struct pollfd readable = {.fd = raw->socket, .events = POLLIN};
+    return poll(&readable, 1, 0) > 0;
+}
+
+enum raw_fate raw_fate(struct raw *raw) {
+    char why[PROBLEM_WHY];
+    bool told = false, asked = ask(raw);
+    while (!asked && !has_come(raw))
+        asked = ask(raw);
+    while (receive_any(raw) == 1) {
+        ck_assert_msg(wire_decode(raw->codec, raw->packet.data, raw->packet.size, &raw->message, why), "%s",
+                      why);
+        packet_close_fds(&raw->packet);
+        ck_assert_msg(!told, "opcode %u behind the last word", raw->message.opcode);
+        if (raw->message.opcode == WIRE_STATUS_REPLY && raw->message.id == STATUS_ID)
+            return RAW_ALIVE;
+        told = raw->message.opcode == WIRE_ERROR && raw->message.error.closing;
+        ck_assert(!told || raw->message.error.sentence.size > 0);
+        asked = asked || told;
+        while (!asked && !has_come(raw))
+            asked = ask(raw);
+    }
+    ck_assert_msg(told, "closed without a word");
+    return RAW_CLOSED;
 }
 
 uint64_t raw_stream(struct raw *raw, struct timeline **timeline) {

@@ -28,6 +28,15 @@ void raw_expect_error(struct raw *raw, uint64_t id, enum wire_status status, con
 void raw_expect_closing(struct raw *raw, enum wire_status status,
                         const char *sentence); /* and the end behind it */
 
+/* Sends without a word on failure: the daemon may have closed already. False with errno. */
+bool raw_try(const struct raw *raw, const void *bytes, size_t size, const int *fds, int fd_count);
+
+/* What became of a connection: reads all that has come, asks for the status, and reads until that is
+ * answered, or the daemon's closing ERROR and the end behind it have come. Anything else, or nothing for 20
+ * s, fails the test. */
+enum raw_fate { RAW_ALIVE, RAW_CLOSED };
+enum raw_fate raw_fate(struct raw *raw);
+
 uint64_t raw_stream(struct raw *raw, struct timeline **timeline);
 void raw_register(struct raw *raw, uint64_t size, int fd); /* only sends */
 uint64_t raw_buffer(struct raw *raw, uint64_t size, int fd);
