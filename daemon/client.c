@@ -102,6 +102,8 @@ void client_end(struct client *client, const char *reason) {
     if (client->ending)
         return;
     client->ending = true;
+    if (client->traces)
+        trace_end(&client->daemon->trace);
     log_event(LOG_DEBUG, "client_ending", "pid=%d reason=\"%s\"", (int)client->pid, reason);
     while (client->out)
         drop_outgoing(client);
@@ -501,6 +503,30 @@ static void on_status(struct client *client, const struct wire_message *request)
     send_message(client, m, -1);
 }
 
+/* Others would see what all clients do, job by job. */
+static bool may_trace(const struct client *client) {
+    return client->uid == geteuid() || client->uid == 0;
+}
+
+static void on_trace(struct client *client, const struct wire_message *request) {
+    struct trace *trace = &client->daemon->trace;
+    struct wire_message *m = &client->daemon->message;
+    uint64_t from = request->trace.from;
+    if (!may_trace(client)) {
+        reply_error(client, request->id, WIRE_DENIED,
+                    "trace: only the daemon's user and root may ask for it");
+        return;
+    }
+    if (!client->traces && !trace_begin(trace)) {
+        reply_error(client, request->id, WIRE_NO_MEMORY, "trace: the daemon is out of memory");
+        return;
+    }
+    client->traces = true;
+    m->opcode = WIRE_TRACE_REPLY;
+    trace_fill(trace, from, &m->trace_reply);
+    send_message(client, m, -1);
+}
+
 /* The request lies in daemon->message, and replies are made there: a handler reads what it needs first. */
 static void dispatch(struct client *client, struct packet *packet) {
     struct wire_message *m = &client->daemon->message;
@@ -538,6 +564,9 @@ static void dispatch(struct client *client, struct packet *packet) {
             break;
         case WIRE_STATUS:
             on_status(client, m);
+            break;
+        case WIRE_TRACE:
+            on_trace(client, m);
             break;
         default:
             snprintf(why, sizeof why, "packet: opcode %u is not known", m->opcode);

@@ -28,6 +28,7 @@ struct client {
     uint64_t number; /* of the daemon's connections */
     uint64_t since;  /* uv_hrtime */
     bool greeted, ending;
+    bool traces; /* has asked for a trace */
     int handles; /* open libuv handles */
     uv_poll_t poll, pid_poll;
     int watched; /* events that poll waits for */

@@ -6,6 +6,7 @@
 
 #include "daemon/client.h"
 #include "daemon/options.h"
+#include "daemon/trace.h"
 #include "proto/packet.h"
 
 #include <sys/un.h>
@@ -44,6 +45,7 @@ struct daemon {
     /* Of clients that have ended. */
     uint64_t jobs_done, jobs_failed, busy_ns, bytes_moved;
     struct meter meter; /* of all clients; atomic */
+    struct trace trace; /* likewise */
     /* For all that is received and sent on the loop's thread. */
     struct wire_codec *codec;
     struct wire_message message;

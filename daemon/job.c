@@ -43,10 +43,9 @@ bool job_runnable(struct job *job) {
 }
 
 /* Jobs of a stream run one behind the other, also where several of them wait on the device. */
-static void measure(struct job *job) {
+static void measure(struct job *job, uint64_t now) {
     struct stream *stream = job->stream;
     struct client *client = stream->client;
-    uint64_t now = uv_hrtime();
     if (job->started_ns < stream->last_end_ns)
         job->started_ns = stream->last_end_ns;
     stream->last_end_ns = now;
@@ -62,8 +61,11 @@ static void measure(struct job *job) {
 void job_end(struct job *job) {
     struct stream *stream = job->stream;
     struct client *client = stream->client;
+    uint64_t now = uv_hrtime();
     if (job->started_ns != 0)
-        measure(job);
+        measure(job, now);
+    if (trace_is_on(&client->daemon->trace))
+        trace_add(&client->daemon->trace, job, now);
     for (enum operand o = 0; o < OPERAND_COUNT; o++)
         buffer_drop(job->buffer[o]);
     __atomic_fetch_add(&client->busy_ns, job->busy_ns, __ATOMIC_RELAXED);

@@ -192,6 +192,7 @@ static void clean_up(struct daemon *daemon) {
         daemon->backends[i]->ops->close(daemon->backends[i]);
     uv_loop_close(&daemon->loop);
     wire_codec_free(daemon->codec);
+    trace_free(&daemon->trace);
     free(daemon->batch[0].data);
     options_free(&daemon->options);
 }

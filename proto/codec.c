@@ -267,6 +267,34 @@ static void take_status_reply(struct cursor *c, struct wire_status_reply *s) {
     join(c, &rows);
 }
 
+static void take_trace_job(struct cursor *c, struct wire_trace_job *job) {
+    struct cursor in = take_array(c, "job");
+    job->client = take_u64(&in, "client");
+    job->pid = take_int(&in, "pid");
+    job->stream = take_u64(&in, "stream");
+    job->ticket = take_u64(&in, "ticket");
+    job->status = take_u64(&in, "status");
+    job->received_ns = take_u64(&in, "time of arrival");
+    job->started_ns = take_u64(&in, "time of the start");
+    job->ended_ns = take_u64(&in, "time of the end");
+    job->B = take_int(&in, "B");
+    job->T = take_int(&in, "T");
+    job->HV = take_int(&in, "HV");
+    job->K = take_int(&in, "K");
+    job->bytes = take_u64(&in, "bytes");
+    join(c, &in);
+}
+
+static void take_trace_reply(struct cursor *c, struct wire_trace_reply *t) {
+    t->now_ns = take_u64(c, "time");
+    t->next = take_u64(c, "next");
+    t->lost = take_u64(c, "lost");
+    struct cursor jobs = take_array(c, "jobs");
+    for (t->count = 0; t->count < WIRE_TRACE_JOBS && jobs.next != jobs.end; t->count++)
+        take_trace_job(&jobs, &t->job[t->count]);
+    join(c, &jobs);
+}
+
 static void take_message(struct cursor *c, struct wire_message *m) {
     switch (m->opcode) {
     case WIRE_HELLO:
@@ -322,6 +350,12 @@ static void take_message(struct cursor *c, struct wire_message *m) {
         break;
     case WIRE_STATUS_REPLY:
         take_status_reply(c, &m->status_reply);
+        break;
+    case WIRE_TRACE:
+        m->trace.from = take_u64(c, "from");
+        break;
+    case WIRE_TRACE_REPLY:
+        take_trace_reply(c, &m->trace_reply);
         break;
     case WIRE_JOB_ERROR:
         m->job_error.stream = take_u64(c, "stream");
@@ -523,6 +557,32 @@ static void put_status_reply(msgpack_packer *k, const struct wire_status_reply *
         put_status_client(k, &s->client[i]);
 }
 
+static void put_trace_job(msgpack_packer *k, const struct wire_trace_job *job) {
+    put_array(k, 13);
+    put_uint(k, job->client);
+    put_int(k, job->pid);
+    put_uint(k, job->stream);
+    put_uint(k, job->ticket);
+    put_uint(k, job->status);
+    put_uint(k, job->received_ns);
+    put_uint(k, job->started_ns);
+    put_uint(k, job->ended_ns);
+    put_int(k, job->B);
+    put_int(k, job->T);
+    put_int(k, job->HV);
+    put_int(k, job->K);
+    put_uint(k, job->bytes);
+}
+
+static void put_trace_reply(msgpack_packer *k, const struct wire_trace_reply *t) {
+    put_uint(k, t->now_ns);
+    put_uint(k, t->next);
+    put_uint(k, t->lost);
+    put_array(k, t->count);
+    for (uint32_t i = 0; i < t->count; i++)
+        put_trace_job(k, &t->job[i]);
+}
+
 /* Elements of a message's array, opcode and id included; 0 for an opcode that is not known. */
 static size_t field_count(const struct wire_message *m) {
     switch (m->opcode) {
@@ -533,6 +593,7 @@ static size_t field_count(const struct wire_message *m) {
     case WIRE_REGISTER_REPLY:
     case WIRE_RELEASE:
     case WIRE_STATUS:
+    case WIRE_TRACE:
         return 3;
     case WIRE_STREAM_OPEN:
     case WIRE_STREAM_OPEN_REPLY:
@@ -542,6 +603,7 @@ static size_t field_count(const struct wire_message *m) {
     case WIRE_ERROR:
         return 5;
     case WIRE_JOB_ERROR:
+    case WIRE_TRACE_REPLY:
         return 6;
     case WIRE_HELLO:
         return 7;
@@ -611,6 +673,12 @@ static void put_fields(msgpack_packer *k, const struct wire_message *m) {
         break;
     case WIRE_STATUS_REPLY:
         put_status_reply(k, &m->status_reply);
+        break;
+    case WIRE_TRACE:
+        put_uint(k, m->trace.from);
+        break;
+    case WIRE_TRACE_REPLY:
+        put_trace_reply(k, &m->trace_reply);
         break;
     case WIRE_JOB_ERROR:
         put_uint(k, m->job_error.stream);

@@ -29,7 +29,8 @@ enum {
     WIRE_BUFFERS_MAX = 4096, /* buffers of a connection */
     WIRE_HELLO_MS = 5000,    /* a client that has not said HELLO by then is closed */
     WIRE_STATUS_CLIENTS = 64 /* clients that one STATUS_REPLY tells of */,
-    WIRE_STATUS_DEVICES = 64 /* and devices */
+    WIRE_STATUS_DEVICES = 64 /* and devices */,
+    WIRE_TRACE_JOBS = 128, /* jobs of one TRACE_REPLY */
 };
 
 enum wire_opcode {
@@ -41,6 +42,7 @@ enum wire_opcode {
     WIRE_RELEASE = 5,
     WIRE_SUBMIT = 6, /* no reply */
     WIRE_STATUS = 7,
+    WIRE_TRACE = 8,
     /* daemon to client */
     WIRE_HELLO_REPLY = 65,
     WIRE_STREAM_OPEN_REPLY = 66, /* one descriptor: the stream's timeline */
@@ -48,6 +50,7 @@ enum wire_opcode {
     WIRE_REGISTER_REPLY = 68,
     WIRE_RELEASE_REPLY = 69,
     WIRE_STATUS_REPLY = 71,
+    WIRE_TRACE_REPLY = 72,
     WIRE_JOB_ERROR = 80,
     WIRE_ERROR = 81,
 };
@@ -187,6 +190,31 @@ struct wire_status_reply {
     struct wire_status_client client[WIRE_STATUS_CLIENTS];
 };
 
+struct wire_trace {
+    uint64_t from; /* jobs from this number on; 0: begin */
+};
+
+/* A job that has ended. Times are the daemon's CLOCK_MONOTONIC. */
+struct wire_trace_job {
+    uint64_t client; /* its number */
+    int64_t pid;
+    uint64_t stream, ticket;
+    uint64_t status; /* enum wire_status */
+    uint64_t received_ns;
+    uint64_t started_ns; /* 0: it never ran */
+    uint64_t ended_ns;
+    int64_t B, T, HV, K;
+    uint64_t bytes; /* that it had to read and write at least */
+};
+
+struct wire_trace_reply {
+    uint64_t now_ns;
+    uint64_t next; /* what to ask for next */
+    uint64_t lost; /* jobs from that number on that the daemon does not hold any more */
+    uint32_t count;
+    struct wire_trace_job job[WIRE_TRACE_JOBS];
+};
+
 struct wire_job_error {
     uint64_t stream, ticket;
     uint32_t status;
@@ -214,6 +242,8 @@ struct wire_message {
         struct wire_submit submit;
         struct wire_status_request status;
         struct wire_status_reply status_reply;
+        struct wire_trace trace;
+        struct wire_trace_reply trace_reply;
         struct wire_job_error job_error;
         struct wire_error error;
     };

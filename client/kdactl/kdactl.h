@@ -29,6 +29,7 @@ enum exit_code command_run(const struct options *options);
 enum exit_code command_check(const struct options *options);
 enum exit_code command_status(const struct options *options);
 enum exit_code command_top(const struct options *options);
+enum exit_code command_trace(const struct options *options);
 enum exit_code command_metrics(const struct options *options);
 enum exit_code command_ping(const struct options *options);
 enum exit_code command_bench(const struct options *options);

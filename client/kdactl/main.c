@@ -31,6 +31,8 @@ static const char help[] =
     "  status [--json]        what the daemon does, and for whom\n"
     "  top [--once] [--seconds N]\n"
     "                         clients and their jobs, as they go; q leaves it\n"
+    "  trace FILE [--seconds N]\n"
+    "                         the jobs of the next seconds, for Perfetto or chrome://tracing\n"
     "  metrics [--output FILE]\n"
     "                         the same for Prometheus: to a file that appears whole, or standard output\n"
     "  ping                   connect, and tell the daemon's version and how long it took\n"
@@ -43,7 +45,7 @@ static const char help[] =
     "  --out-dir DIR          see run\n"
     "  --output FILE          see metrics\n"
     "  --once                 see top: print once, and end\n"
-    "  --seconds N            see top: between two looks; default 1\n"
+    "  --seconds N            see top: between two looks; default 1. See trace: how long; default 5\n"
     "  --version              print the version\n"
     "  --help                 print this\n"
     "\n"
@@ -76,9 +78,13 @@ static const struct command {
     unsigned takes;
     int least, most; /* arguments; most -1: any number */
 } commands[] = {
-    {"run", command_run, TAKES_OUT_DIR, 1, -1},       {"check", command_check, 0, 1, -1},
-    {"status", command_status, TAKES_JSON, 0, 0},     {"top", command_top, TAKES_ONCE | TAKES_SECONDS, 0, 0},
-    {"metrics", command_metrics, TAKES_OUTPUT, 0, 0}, {"ping", command_ping, 0, 0, 0},
+    {"run", command_run, TAKES_OUT_DIR, 1, -1},
+    {"check", command_check, 0, 1, -1},
+    {"status", command_status, TAKES_JSON, 0, 0},
+    {"top", command_top, TAKES_ONCE | TAKES_SECONDS, 0, 0},
+    {"trace", command_trace, TAKES_SECONDS, 1, 1},
+    {"metrics", command_metrics, TAKES_OUTPUT, 0, 0},
+    {"ping", command_ping, 0, 0, 0},
     {"bench", command_bench, TAKES_JSON, 0, 0},
 };
 

@@ -7,12 +7,10 @@
 #include "client/kdactl/output.h"
 #include "client/kdactl/snapshot.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* --- samples ------------------------------------------------------------------------------------------- */
 
@@ -208,26 +206,6 @@ static void put_all(FILE *to, const struct snapshot *s, bool up) {
     put_clients(to, s);
 }
 
-/* On failure with a sentence in why. */
-static bool write_file(const char *path, const struct snapshot *s, bool up, char why[SAFETENSORS_WHY]) {
-    int fd = output_begin(path, why);
-    if (fd < 0)
-        return false;
-    int copy = dup(fd); /* the stream closes its own */
-    FILE *to = copy < 0 ? NULL : fdopen(copy, "w");
-    bool good = to != NULL;
-    if (good) {
-        put_all(to, s, up);
-        good = !ferror(to);
-        good = fclose(to) == 0 && good;
-    } else if (copy >= 0) {
-        close(copy);
-    }
-    if (!good)
-        snprintf(why, SAFETENSORS_WHY, "cannot be written: %s", strerror(errno));
-    return output_end(path, fd, good, why);
-}
-
 enum exit_code command_metrics(const struct options *options) {
     static struct snapshot snapshot; /* too large for a stack */
     struct kdad_connection *connection;
@@ -239,9 +217,10 @@ enum exit_code command_metrics(const struct options *options) {
             code = complain_of_library(NULL, status);
         kdad_disconnect(connection);
     }
-    if (!options->output) {
-        put_all(stdout, &snapshot, code == EXIT_DONE);
-    } else if (!write_file(options->output, &snapshot, code == EXIT_DONE, why)) {
+    FILE *to = options->output ? output_open(options->output, why) : stdout;
+    if (to)
+        put_all(to, &snapshot, code == EXIT_DONE);
+    if (options->output && (!to || !output_close(options->output, to, true, why))) {
         complain("%s: %s", options->output, why);
         code = graver(code, EXIT_NO);
     }

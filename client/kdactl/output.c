@@ -12,7 +12,7 @@
 /* The half-written file; "" if there is none. Changed with signals blocked. */
 static char unfinished[PATH_MAX];
 
-int output_begin(const char *path, char why[SAFETENSORS_WHY]) {
+static int begin(const char *path, char why[SAFETENSORS_WHY]) {
     sigset_t all, before;
     char name[PATH_MAX];
     if (snprintf(name, sizeof name, "%s.XXXXXX", path) >= (int)sizeof name) {
@@ -37,16 +37,10 @@ static mode_t usual_mode(void) {
     return 0666 & ~mask;
 }
 
-bool output_write(const char *path, const struct safetensor *tensors, size_t count,
-                  const struct safetensors_note *metadata, size_t notes, char why[SAFETENSORS_WHY]) {
-    int fd = output_begin(path, why);
-    return fd >= 0 && output_end(path, fd, safetensors_write(fd, tensors, count, metadata, notes, why), why);
-}
-
-bool output_end(const char *path, int fd, bool good, char why[SAFETENSORS_WHY]) {
-    fchmod(fd, usual_mode());
-    if (close(fd) < 0 && good) {
-        snprintf(why, SAFETENSORS_WHY, "cannot be written: %s", strerror(errno));
+/* Gives the file its name, if it is good and whole (error 0: else errno of what failed), or removes it. */
+static bool finish(const char *path, bool good, int error, char why[SAFETENSORS_WHY]) {
+    if (good && error) {
+        snprintf(why, SAFETENSORS_WHY, "cannot be written: %s", strerror(error));
         good = false;
     }
     if (good && rename(unfinished, path) < 0) {
@@ -58,6 +52,37 @@ bool output_end(const char *path, int fd, bool good, char why[SAFETENSORS_WHY]) 
     else
         output_abandon();
     return good;
+}
+
+bool output_write(const char *path, const struct safetensor *tensors, size_t count,
+                  const struct safetensors_note *metadata, size_t notes, char why[SAFETENSORS_WHY]) {
+    int fd = begin(path, why);
+    if (fd < 0)
+        return false;
+    bool good = safetensors_write(fd, tensors, count, metadata, notes, why);
+    fchmod(fd, usual_mode());
+    int error = close(fd) < 0 ? errno : 0;
+    return finish(path, good, error, why);
+}
+
+FILE *output_open(const char *path, char why[SAFETENSORS_WHY]) {
+    int fd = begin(path, why);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+    if (fd >= 0 && !file) {
+        close(fd);
+        finish(path, true, ENOMEM, why);
+    }
+    return file;
+}
+
+bool output_close(const char *path, FILE *file, bool good, char why[SAFETENSORS_WHY]) {
+    int error = 0;
+    fchmod(fileno(file), usual_mode());
+    if (fflush(file) != 0 || ferror(file))
+        error = errno ? errno : EIO;
+    if (fclose(file) != 0 && error == 0)
+        error = errno;
+    return finish(path, good, error, why);
 }
 
 void output_abandon(void) {

@@ -161,6 +161,16 @@ static int sample(struct wire_message *m, int i) {
         m->opcode = WIRE_ERROR;
         m->error = (struct wire_error){WIRE_LIMIT, wire_string(sentence), true};
         return 1;
+    case 16:
+        m->opcode = WIRE_TRACE;
+        m->trace.from = UINT64_MAX;
+        return 1;
+    case 17:
+        m->opcode = WIRE_TRACE_REPLY;
+        memset(&m->trace_reply, 0xff, sizeof m->trace_reply);
+        m->trace_reply.count = WIRE_TRACE_JOBS;
+        m->trace_reply.job[1].pid = m->trace_reply.job[2].T = INT64_MIN;
+        return 1;
     default:
         return 0;
     }
