@@ -169,13 +169,17 @@ int raw_memfd(uint64_t size) {
 }
 
 enum wire_status raw_wait(struct timeline *timeline, uint64_t ticket) {
-    for (int i = 0; i < 200; i++) {
+    uint64_t before = 0;
+    for (int idle = 0; idle < 200; idle++) { /* looks at which no job was done */
         uint64_t done = atomic_load(&timeline->done);
         if (done >= ticket)
             return (enum wire_status)atomic_load(&timeline->status[ticket % WIRE_STREAM_SLOTS]);
+        if (done != before)
+            idle = 0;
+        before = done;
         timeline_sleep(timeline, done, 100000000);
     }
-    ck_abort_msg("ticket %llu is not done after 20 s", (unsigned long long)ticket);
+    ck_abort_msg("ticket %llu is not done, and none before it for 20 s", (unsigned long long)ticket);
 }
 
 void raw_problem(struct problem *p, int64_t T, int64_t HV, int64_t K, uint64_t buffer, uint64_t *size) {
