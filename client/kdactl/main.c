@@ -33,6 +33,7 @@ static const char help[] =
     "                         clients and their jobs, as they go; q leaves it\n"
     "  trace FILE [--seconds N]\n"
     "                         the jobs of the next seconds, for Perfetto or chrome://tracing\n"
+    "  doctor [--json]        what is missing for the fast path, and how to turn it on\n"
     "  metrics [--output FILE]\n"
     "                         the same for Prometheus: to a file that appears whole, or standard output\n"
     "  ping                   connect, and tell the daemon's version and how long it took\n"
@@ -78,13 +79,10 @@ static const struct command {
     unsigned takes;
     int least, most; /* arguments; most -1: any number */
 } commands[] = {
-    {"run", command_run, TAKES_OUT_DIR, 1, -1},
-    {"check", command_check, 0, 1, -1},
-    {"status", command_status, TAKES_JSON, 0, 0},
-    {"top", command_top, TAKES_ONCE | TAKES_SECONDS, 0, 0},
-    {"trace", command_trace, TAKES_SECONDS, 1, 1},
-    {"metrics", command_metrics, TAKES_OUTPUT, 0, 0},
-    {"ping", command_ping, 0, 0, 0},
+    {"run", command_run, TAKES_OUT_DIR, 1, -1},       {"check", command_check, 0, 1, -1},
+    {"status", command_status, TAKES_JSON, 0, 0},     {"top", command_top, TAKES_ONCE | TAKES_SECONDS, 0, 0},
+    {"trace", command_trace, TAKES_SECONDS, 1, 1},    {"doctor", command_doctor, TAKES_JSON, 0, 0},
+    {"metrics", command_metrics, TAKES_OUTPUT, 0, 0}, {"ping", command_ping, 0, 0, 0},
     {"bench", command_bench, TAKES_JSON, 0, 0},
 };
 
