@@ -197,6 +197,11 @@ static void clean_up(struct daemon *daemon) {
     options_free(&daemon->options);
 }
 
+#ifdef KDAD_MAIN /* inside another program: tests/fuzz */
+int KDAD_MAIN(int argc, char **argv);
+#define main KDAD_MAIN
+#endif
+
 int main(int argc, char **argv) {
     static struct daemon daemon = {.listener = {.socket = -1, .reserve = -1}};
     char why[PROBLEM_WHY];

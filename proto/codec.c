@@ -35,7 +35,7 @@ static int buffer_write(void *data, const char *bytes, size_t size) {
     }
     if (size == 1) /* most are */
         codec->buffer[codec->size] = *bytes;
-    else
+    else if (size > 0) /* an empty string may have no address */
         memcpy(codec->buffer + codec->size, bytes, size);
     codec->size += size;
     return 0;

@@ -233,19 +233,17 @@ static const struct {
     const char *bytes;
     size_t size;
 } values[] = {
-    {"\xc0", 1},                                 /* nil */
-    {"\xc3", 1},                                 /* true */
-    {"\x00", 1},                                 /* 0 */
-    {"\x7f", 1},                                 /* 127 */
-    {"\xff", 1},                                 /* -1 */
-    {"\xcf\xff\xff\xff\xff\xff\xff\xff\xff", 9}, /* 2^64 - 1 */
-    {"\xcf\x7f\xff\xff\xff\xff\xff\xff\xff", 9}, /* 2^63 - 1 */
-    {"\xd3\x80\x00\x00\x00\x00\x00\x00\x00", 9}, /* -2^63 */
-    {"\xce\xff\xff\xff\xff", 5},                 /* 2^32 - 1 */
-    {"\xcb\x7f\xf0\x00\x00\x00\x00\x00\x00", 9}, /* infinity */
-    {"\xa3"
-     "abc",
-     4},                                              /* a string */
+    {"\xc0", 1},                                      /* nil */
+    {"\xc3", 1},                                      /* true */
+    {"\x00", 1},                                      /* 0 */
+    {"\x7f", 1},                                      /* 127 */
+    {"\xff", 1},                                      /* -1 */
+    {"\xcf\xff\xff\xff\xff\xff\xff\xff\xff", 9},      /* 2^64 - 1 */
+    {"\xcf\x7f\xff\xff\xff\xff\xff\xff\xff", 9},      /* 2^63 - 1 */
+    {"\xd3\x80\x00\x00\x00\x00\x00\x00\x00", 9},      /* -2^63 */
+    {"\xce\xff\xff\xff\xff", 5},                      /* 2^32 - 1 */
+    {"\xcb\x7f\xf0\x00\x00\x00\x00\x00\x00", 9},      /* infinity */
+    {"\243abc", 4},                                   /* a string */
     {"\xc4\x02\x00\xff", 4},                          /* bytes */
     {"\x90", 1},                                      /* [] */
     {"\x93\x01\x02\x03", 4},                          /* [1, 2, 3] */

@@ -123,9 +123,21 @@ START_TEST(sequences) {
 }
 END_TEST
 
+/* A number from the environment. */
+static uint64_t setting(const char *name, uint64_t otherwise) {
+    const char *value = getenv(name);
+    return value ? strtoull(value, NULL, 0) : otherwise;
+}
+
+/* The same problems in each run, unless the environment says which and how many. */
 START_TEST(random_problems) {
-    for (uint64_t i = 0; i < 200; i++) {
-        reseed(1000 + i);
+    uint64_t seed = setting("KDAD_TEST_SEED", 1000);
+    uint64_t count = setting("KDAD_TEST_COUNT", 200);
+    printf("random problems: KDAD_TEST_SEED=%llu KDAD_TEST_COUNT=%llu\n", (unsigned long long)seed,
+           (unsigned long long)count);
+    fflush(stdout);
+    for (uint64_t i = 0; i < count; i++) {
+        reseed(seed + i);
         struct shape s = {
             .B = pick(1, 2),
             .T = pick(1, 200),
@@ -147,7 +159,7 @@ START_TEST(random_problems) {
             for (int64_t n = 0; n < s.N; n++)
                 s.ends[n] = pick(n ? s.ends[n - 1] : 0, s.T);
         }
-        compare(&s, i);
+        compare(&s, seed + i);
     }
     print_worst("random problems");
 }
