@@ -15,10 +15,11 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-ssize_t __real_sendmsg(int socket, const struct msghdr *message, int flags);
-ssize_t __wrap_sendmsg(int socket, const struct msghdr *message, int flags);
-ssize_t __real_recvmsg(int socket, struct msghdr *message, int flags);
-ssize_t __wrap_recvmsg(int socket, struct msghdr *message, int flags);
+/* The linker's names for what it wraps. */
+ssize_t real_sendmsg(int socket, const struct msghdr *message, int flags) __asm__("__real_sendmsg");
+ssize_t real_recvmsg(int socket, struct msghdr *message, int flags) __asm__("__real_recvmsg");
+ssize_t wrapped_sendmsg(int socket, const struct msghdr *message, int flags) __asm__("__wrap_sendmsg");
+ssize_t wrapped_recvmsg(int socket, struct msghdr *message, int flags) __asm__("__wrap_recvmsg");
 
 static const char *directory;
 static FILE *session;
@@ -32,7 +33,7 @@ static void write_packet(const void *bytes, size_t size) {
         perror(path);
 }
 
-ssize_t __wrap_sendmsg(int socket, const struct msghdr *message, int flags) {
+ssize_t wrapped_sendmsg(int socket, const struct msghdr *message, int flags) {
     size_t size = message->msg_iov[0].iov_len;
     if (session && size < 65536) {
         fputc(message->msg_controllen ? SESSION_MEMFD : SESSION_NONE, session);
@@ -42,11 +43,11 @@ ssize_t __wrap_sendmsg(int socket, const struct msghdr *message, int flags) {
         if (packets < 40)
             write_packet(message->msg_iov[0].iov_base, size);
     }
-    return __real_sendmsg(socket, message, flags);
+    return real_sendmsg(socket, message, flags);
 }
 
-ssize_t __wrap_recvmsg(int socket, struct msghdr *message, int flags) {
-    ssize_t n = __real_recvmsg(socket, message, flags);
+ssize_t wrapped_recvmsg(int socket, struct msghdr *message, int flags) {
+    ssize_t n = real_recvmsg(socket, message, flags);
     if (session && n > 0 && packets < 60)
         write_packet(message->msg_iov[0].iov_base, (size_t)n);
     return n;
