@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct local {
     const struct kernels_library *library;
@@ -37,23 +38,32 @@ static void *open_in(const char *directory, const char *below) {
     return length > 0 && (size_t)length < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
 }
 
+/* The file that this code is in: libkdad.so, or a program, which the loader knows by its first argument
+ * alone. */
+static bool find_self(char path[PATH_MAX]) {
+    Dl_info here;
+    if (dladdr(&loaded, &here) && here.dli_fname && strchr(here.dli_fname, '/') &&
+        strlen(here.dli_fname) < PATH_MAX) {
+        strcpy(path, here.dli_fname);
+        return true;
+    }
+    ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 1);
+    path[length > 0 ? length : 0] = 0;
+    return length > 0;
+}
+
 /* In the folder kdad beside libkdad.so, or, in a build, beside it, or beside the folder of a program that is
  * linked with its objects; or where the loader looks. */
 static void *open_library(void) {
-    char directory[PATH_MAX] = "";
-    Dl_info here;
+    char directory[PATH_MAX];
     void *library = NULL;
-    if (dladdr(&loaded, &here) && here.dli_fname && strlen(here.dli_fname) < sizeof directory) {
-        strcpy(directory, here.dli_fname);
-        char *name = strrchr(directory, '/');
-        if (name) {
-            name[1] = 0;
-            library = open_in(directory, "kdad/");
-            if (!library)
-                library = open_in(directory, "");
-            if (!library)
-                library = open_in(directory, "../lib/");
-        }
+    if (find_self(directory)) {
+        strrchr(directory, '/')[1] = 0;
+        library = open_in(directory, "kdad/");
+        if (!library)
+            library = open_in(directory, "");
+        if (!library)
+            library = open_in(directory, "../lib/");
     }
     return library ? library : dlopen(KERNELS_LIBRARY_FILE, RTLD_NOW | RTLD_LOCAL);
 }

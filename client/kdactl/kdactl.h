@@ -18,10 +18,12 @@ enum exit_code {
 struct options {
     const char *socket; /* NULL: the default */
     const char *out_dir;
-    const char *output; /* NULL: standard output */
-    bool spawn, json, once;
-    double seconds; /* 0: the default */
-    int count;      /* of arguments behind the command */
+    const char *output;  /* NULL: standard output */
+    const char *backend; /* "cpu" or "cuda"; NULL: what the daemon has */
+    bool spawn, json, once, quick;
+    double spawn_ms; /* from the start of a private daemon until it was ready */
+    double seconds;  /* 0: the default */
+    int count;       /* of arguments behind the command */
     char **arguments;
 };
 
@@ -31,7 +33,6 @@ enum exit_code command_status(const struct options *options);
 enum exit_code command_top(const struct options *options);
 enum exit_code command_trace(const struct options *options);
 enum exit_code command_doctor(const struct options *options);
-enum exit_code command_kill(const struct options *options);
 enum exit_code command_metrics(const struct options *options);
 enum exit_code command_ping(const struct options *options);
 enum exit_code command_bench(const struct options *options);

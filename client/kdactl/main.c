@@ -3,6 +3,7 @@
  *
  * Whatever --spawn started and whatever file is half written is undone at the end, a signal included.
  */
+#include "client/deadline.h"
 #include "client/kdactl/kdactl.h"
 #include "client/kdactl/output.h"
 #include "client/kdactl/spawn.h"
@@ -33,23 +34,24 @@ static const char help[] =
     "                         clients and their jobs, as they go; q leaves it\n"
     "  trace FILE [--seconds N]\n"
     "                         the jobs of the next seconds, for Perfetto or chrome://tracing\n"
-    "  kill PID [--seconds N]\n"
-    "                         end a client, and nobody else: under MPS its work on the GPU first\n"
     "  doctor [--json]        what is missing for the fast path, and how to turn it on\n"
     "  metrics [--output FILE]\n"
     "                         the same for Prometheus: to a file that appears whole, or standard output\n"
     "  ping                   connect, and tell the daemon's version and how long it took\n"
-    "  bench [--json]         time jobs through the daemon, against a memory copy\n"
+    "  bench [--json] [--backend cpu|cuda] [--quick]\n"
+    "                         time jobs through the daemon, against the same in a client's process\n"
     "\n"
     "  --socket PATH          the daemon's socket; default $KDAD_SOCKET, else\n"
     "                         $XDG_RUNTIME_DIR/kdad/kdad.sock, else /run/kdad/kdad.sock\n"
-    "  --spawn                start a private kdad (cpu backend) for this one call\n"
+    "  --spawn                start a private kdad (cpu backend, but see --backend) for this one call\n"
     "  --json                 print JSON\n"
     "  --out-dir DIR          see run\n"
     "  --output FILE          see metrics\n"
     "  --once                 see top: print once, and end\n"
-    "  --seconds N            see top: between two looks; default 1. See trace: how long; default 5.\n"
-    "                         See kill: between SIGTERM and SIGKILL; default 5\n"
+    "  --seconds N            see top: between two looks; default 1. See trace: how long; default 5\n"
+    "  --backend NAME         see bench: where the jobs are, cpu or cuda; with --spawn, the private kdad's\n"
+    "                         too; default what the daemon has\n"
+    "  --quick                see bench: fewer of everything, for a first look\n"
     "  --version              print the version\n"
     "  --help                 print this\n"
     "\n"
@@ -66,14 +68,17 @@ enum {
     TAKES_OUTPUT = 4,
     TAKES_ONCE = 8,
     TAKES_SECONDS = 16,
+    TAKES_BACKEND = 32,
+    TAKES_QUICK = 64,
 };
 
 static const struct {
     unsigned bit;
     const char *name;
 } special[] = {
-    {TAKES_JSON, "--json"}, {TAKES_OUT_DIR, "--out-dir"}, {TAKES_OUTPUT, "--output"},
-    {TAKES_ONCE, "--once"}, {TAKES_SECONDS, "--seconds"},
+    {TAKES_JSON, "--json"},   {TAKES_OUT_DIR, "--out-dir"}, {TAKES_OUTPUT, "--output"},
+    {TAKES_ONCE, "--once"},   {TAKES_SECONDS, "--seconds"}, {TAKES_BACKEND, "--backend"},
+    {TAKES_QUICK, "--quick"},
 };
 
 static const struct command {
@@ -88,10 +93,9 @@ static const struct command {
     {"top", command_top, TAKES_ONCE | TAKES_SECONDS, 0, 0},
     {"trace", command_trace, TAKES_SECONDS, 1, 1},
     {"doctor", command_doctor, TAKES_JSON, 0, 0},
-    {"kill", command_kill, TAKES_SECONDS, 1, 1},
     {"metrics", command_metrics, TAKES_OUTPUT, 0, 0},
     {"ping", command_ping, 0, 0, 0},
-    {"bench", command_bench, TAKES_JSON, 0, 0},
+    {"bench", command_bench, TAKES_JSON | TAKES_BACKEND | TAKES_QUICK, 0, 0},
 };
 
 enum {
@@ -102,6 +106,8 @@ enum {
     OPTION_OUTPUT,
     OPTION_ONCE,
     OPTION_SECONDS,
+    OPTION_BACKEND,
+    OPTION_QUICK,
     OPTION_VERSION,
     OPTION_HELP,
 };
@@ -114,6 +120,8 @@ static const struct option table[] = {
     {"output", required_argument, NULL, OPTION_OUTPUT},
     {"once", no_argument, NULL, OPTION_ONCE},
     {"seconds", required_argument, NULL, OPTION_SECONDS},
+    {"backend", required_argument, NULL, OPTION_BACKEND},
+    {"quick", no_argument, NULL, OPTION_QUICK},
     {"version", no_argument, NULL, OPTION_VERSION},
     {"help", no_argument, NULL, OPTION_HELP},
     {NULL, 0, NULL, 0},
@@ -217,6 +225,14 @@ static bool parse_seconds(const char *text, double *seconds) {
     return false;
 }
 
+static bool parse_backend(const char *text, const char **backend) {
+    *backend = text;
+    if (strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0)
+        return true;
+    complain("--backend is '%s', but must be cpu or cuda", text);
+    return false;
+}
+
 /* The first of several. */
 static const char *name_of_option(unsigned bits) {
     size_t i = 0;
@@ -261,6 +277,17 @@ static const struct command *parse(int argc, char **argv, struct options *option
             }
             given |= TAKES_SECONDS;
             break;
+        case OPTION_BACKEND:
+            if (!parse_backend(optarg, &options->backend)) {
+                *code = wrong_usage();
+                return NULL;
+            }
+            given |= TAKES_BACKEND;
+            break;
+        case OPTION_QUICK:
+            options->quick = true;
+            given |= TAKES_QUICK;
+            break;
         case OPTION_VERSION:
             printf("kdactl %s\n", KDAD_VERSION);
             return NULL;
@@ -287,7 +314,7 @@ static const struct command *parse(int argc, char **argv, struct options *option
         complain("--spawn starts a daemon on a socket of its own: it goes with no --socket");
         command = NULL;
     } else if (command && options->count < command->least) {
-        complain("%s: an argument is missing", command->name);
+        complain("%s: a file is missing", command->name);
         command = NULL;
     } else if (command && command->most >= 0 && options->count > command->most) {
         complain("%s: unexpected argument '%s'", command->name, options->arguments[command->most]);
@@ -306,9 +333,11 @@ int main(int argc, char **argv) {
         return code;
     catch_signals();
     if (options.spawn) {
-        options.socket = spawn_start();
+        const int64_t start = deadline_now();
+        options.socket = spawn_start(options.backend ? options.backend : "cpu");
         if (!options.socket)
             return EXIT_NO_DAEMON;
+        options.spawn_ms = (double)(deadline_now() - start) / 1e6;
     }
     code = command->run(&options);
     spawn_stop();

@@ -70,10 +70,10 @@ static void remove_directory(void) {
  */
 
 /* In the keeper's child. A service manager's messages are not for this daemon. */
-static _Noreturn void become_daemon(pid_t parent, int ready) {
+static _Noreturn void become_daemon(pid_t parent, int ready, const char *backend) {
     static const char *const foreign[] = {"LISTEN_FDS",    "LISTEN_PID",    "LISTEN_FDNAMES",
                                           "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"};
-    char path[PATH_MAX], number[16];
+    char path[PATH_MAX], number[16], name[16];
     sigset_t none;
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
@@ -82,8 +82,9 @@ static _Noreturn void become_daemon(pid_t parent, int ready) {
         unsetenv(foreign[i]);
     find_daemon(path);
     snprintf(number, sizeof number, "%d", ready);
+    snprintf(name, sizeof name, "%s", backend);
     char *const arguments[] = {"kdad", "--config", "/dev/null",  "--socket", socket_path, "--backend",
-                               "cpu",  "--quiet",  "--ready-fd", number,     NULL};
+                               name,   "--quiet",  "--ready-fd", number,     NULL};
     fcntl(ready, F_SETFD, 0);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -93,14 +94,14 @@ static _Noreturn void become_daemon(pid_t parent, int ready) {
 }
 
 /* In kdactl's child, with all signals blocked: kdactl's end of the pipe is what it goes by. */
-static _Noreturn void keep(int life_end, int ready) {
+static _Noreturn void keep(int life_end, int ready, const char *backend) {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     dup2(null, STDIN_FILENO);
     dup2(null, STDOUT_FILENO); /* so that whoever reads kdactl's output sees its end */
     setpgid(0, 0);             /* a terminal's Ctrl-C is for kdactl */
     pid_t self = getpid(), pid = fork();
     if (pid == 0)
-        become_daemon(self, ready);
+        become_daemon(self, ready, backend);
     close(ready);
     if (pid > 0) {
         int pid_fd = (int)syscall(SYS_pidfd_open, pid, 0);
@@ -119,7 +120,7 @@ static _Noreturn void keep(int life_end, int ready) {
  */
 
 /* Starts the keeper. Returns the end of a pipe that the daemon writes to once it serves, or -1. */
-static int start_keeper(void) {
+static int start_keeper(const char *backend) {
     int lives[2], readies[2];
     if (pipe2(lives, O_CLOEXEC) < 0) {
         complain("no pipe: %s", strerror(errno));
@@ -135,7 +136,7 @@ static int start_keeper(void) {
     if (pid == 0) {
         close(lives[1]);
         close(readies[0]);
-        keep(lives[0], readies[1]);
+        keep(lives[0], readies[1], backend);
     }
     close(lives[0]);
     close(readies[1]);
@@ -167,13 +168,13 @@ static bool wait_ready(int fd) {
     return false;
 }
 
-const char *spawn_start(void) {
+const char *spawn_start(const char *backend) {
     sigset_t all, before;
     int ready = -1;
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &before);
     if (make_directory()) {
-        ready = start_keeper();
+        ready = start_keeper(backend);
         if (ready < 0)
             remove_directory();
     }
@@ -199,4 +200,11 @@ void spawn_stop(void) {
         waitpid(keeper, NULL, 0);
     keeper = 0;
     sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
+void spawn_forget(void) {
+    if (life >= 0)
+        close(life);
+    life = -1;
+    keeper = 0;
 }

@@ -55,6 +55,7 @@ extern "C" {
     X(EventDestroy, cuEventDestroy_v2)                                    \
     X(EventRecord, cuEventRecord)                                         \
     X(EventQuery, cuEventQuery)                                           \
+    X(EventSynchronize, cuEventSynchronize)                               \
     X(MemAlloc, cuMemAlloc_v2)                                            \
     X(MemFree, cuMemFree_v2)                                              \
     X(MemAllocAsync, cuMemAllocAsync)                                     \

@@ -462,6 +462,50 @@ START_TEST(ping_tells_the_version) {
 }
 END_TEST
 
+static double figure(const cJSON *object, const char *name, const char *of) {
+    const cJSON *json = cJSON_GetObjectItem(object, name);
+    const cJSON *number = of ? cJSON_GetObjectItem(json, of) : json;
+    ck_assert_msg(cJSON_IsNumber(number), "%s %s is no number", name, of ? of : "");
+    return number->valuedouble;
+}
+
+/* That it measures, not what. */
+START_TEST(bench_has_all_figures) {
+    ASSERT_CODE(0, "bench", "--quick", "--json");
+    cJSON *json = cJSON_Parse(out);
+    const cJSON *row;
+    ck_assert_ptr_nonnull(json);
+    ck_assert_str_eq(cJSON_GetObjectItem(json, "backend")->valuestring, "cpu");
+    ck_assert_double_gt(figure(cJSON_GetObjectItem(json, "first_result"), "daemon_ms", "median"), 0);
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(json, "dependent")) {
+        ck_assert_double_gt(figure(row, "daemon_us", "median"), 0);
+        ck_assert_double_gt(figure(row, "local_us", "p99"), 0);
+    }
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(json, "submit_cpu"))
+        ck_assert_double_gt(figure(row, "daemon_us", "median"), 0);
+    ck_assert_double_gt(figure(cJSON_GetObjectItem(json, "daemon_cpu_percent"), "busy", NULL), 0);
+    ck_assert_double_gt(figure(cJSON_GetObjectItem(json, "fairness"), "beside_us", "p99"), 0);
+    ck_assert_double_gt(figure(cJSON_GetObjectItem(json, "fairness"), "share", NULL), 0);
+    ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "clients")), 4); /* 1 and 2, two shapes */
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(json, "clients")) {
+        ck_assert_double_gt(figure(row, "daemon_jobs_per_s", NULL), 0);
+        ck_assert_double_gt(figure(row, "share_of_apart", NULL), 0);
+    }
+    cJSON_Delete(json);
+    ASSERT_CODE(0, "status", "--json"); /* nothing is left of it in the daemon */
+    json = cJSON_Parse(out);
+    ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "clients")), 1);
+    cJSON_Delete(json);
+}
+END_TEST
+
+START_TEST(bench_of_a_gpu_that_is_not_there_is_2) {
+    ASSERT_CODE(2, "bench", "--backend", "cuda");
+    assert_says(err, "the daemon has no GPU: its backend is cpu");
+    ck_assert_str_eq(out, "");
+}
+END_TEST
+
 START_TEST(output_that_cannot_be_printed_is_a_no) {
     int full = open("/dev/full", O_WRONLY), null = open("/dev/null", O_WRONLY);
     if (full >= 0) {
@@ -480,6 +524,7 @@ START_TEST(without_a_daemon_the_code_is_3) {
     ASSERT_CODE(3, "status", "--json");
     ck_assert_str_eq(out, "");
     ASSERT_CODE(3, "bench");
+    ASSERT_CODE(3, "bench", "--backend", "cuda");
     ASSERT_CODE(3, "check", case_of("chunk16"));
     ASSERT_CODE(3, "run", case_of("chunk16"), in_folder("out.safetensors"));
     ASSERT_CODE(3, "--socket", in_folder("kdad.sock"), "ping");
@@ -498,6 +543,9 @@ START_TEST(wrong_usage_is_2) {
     ASSERT_CODE(2, "run", case_of("chunk16"), case_of("chunk32"), case_of("dense"));
     ASSERT_CODE(2, "ping", "twice");
     ASSERT_CODE(2, "ping", "--json");
+    ASSERT_CODE(2, "ping", "--backend", "cpu");
+    ASSERT_CODE(2, "bench", "--backend", "abacus");
+    assert_says(err, "--backend is 'abacus', but must be cpu or cuda");
     ASSERT_CODE(2, "check", "--out-dir", folder, case_of("chunk16"));
     ASSERT_CODE(2, "--spawn", "--socket", "/tmp/x", "ping");
     ck_assert_str_eq(out, "");
@@ -522,6 +570,9 @@ START_TEST(spawn_leaves_nothing) {
     ck_assert_int_eq(errno, ESRCH);
     ASSERT_CODE(2, "--spawn", "check", "/nonexistent");
     ASSERT_CODE(2, "--spawn", "run", case_of("chunk16"));
+    setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
+    ASSERT_CODE(3, "--spawn", "bench", "--backend", "cuda");
+    assert_says(err, "the private daemon has not started");
 }
 END_TEST
 
@@ -609,6 +660,8 @@ int main(void) {
     tcase_add_test(with, status_tells_what_was_done);
     tcase_add_test(with, status_lists_more_clients_than_a_reply_holds);
     tcase_add_test(with, ping_tells_the_version);
+    tcase_add_test(with, bench_has_all_figures);
+    tcase_add_test(with, bench_of_a_gpu_that_is_not_there_is_2);
     tcase_add_test(with, output_that_cannot_be_printed_is_a_no);
     tcase_add_checked_fixture(without, make_folder, remove_folder);
     tcase_add_test(without, without_a_daemon_the_code_is_3);

@@ -80,6 +80,10 @@ same "commands in bash's completion of kdactl"
 entries kdactl.1.scd STATUS >"$said"
 same "fields of the status in kdactl.1"
 
+"$build/bin/kdactl" --spawn bench --quick --json | sed -n 's/^\t"\([a-z_]*\)":.*/\1/p' >"$true"
+entries kdactl.1.scd 'FIGURES OF BENCH' >"$said"
+same "figures of bench in kdactl.1"
+
 "$build/bin/kdactl" --spawn metrics | sed -n 's/^# TYPE \([a-z_]*\) .*/\1/p' >"$true"
 entries kdactl.1.scd METRICS >"$said"
 same "metrics in kdactl.1"
