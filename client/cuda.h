@@ -42,15 +42,21 @@ struct cuda_memory {
     struct cuda_allocation *allocations;
     size_t count, capacity;
     uint64_t round; /* of placing: an allocation's buffer id is asked for once in each */
+    uint64_t bytes; /* that the daemon has mapped */
+    uint64_t limit; /* beyond which what was used the longest ago is released; 0: not known yet */
 };
 
 void cuda_memory_init(struct cuda_memory *memory);
 void cuda_memory_destroy(struct cuda_memory *memory);
 
 /* Gives each operand of placed, whose offsets are addresses, the buffer that it lies in, and its offset
- * there. Registers what the session does not know. */
+ * there. Registers what the session does not know. On success, cuda_memory_placed must follow. */
 kdad_status cuda_memory_place(struct cuda_memory *memory, struct cuda_stream *stream, struct session *session,
                               struct problem *placed, const uint64_t extent[OPERAND_COUNT], int64_t deadline);
+
+/* The job was sent, or will not be: what it lies in may be released, and is, beyond the limit. */
+void cuda_memory_placed(struct cuda_memory *memory, struct session *session, const struct problem *placed,
+                        int64_t deadline);
 
 /* Releases allocations that were last used before a time (deadline_now), and those of other sessions. Does
  * not wait for the daemon. True if some are left. */

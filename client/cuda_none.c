@@ -59,6 +59,14 @@ kdad_status cuda_memory_place(struct cuda_memory *memory, struct cuda_stream *st
     return KDAD_UNSUPPORTED;
 }
 
+void cuda_memory_placed(struct cuda_memory *memory, struct session *session, const struct problem *placed,
+                        int64_t deadline) {
+    (void)memory;
+    (void)session;
+    (void)placed;
+    (void)deadline;
+}
+
 bool cuda_memory_release(struct cuda_memory *memory, struct session *session, int64_t before) {
     (void)memory;
     (void)session;

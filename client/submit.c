@@ -345,10 +345,14 @@ static kdad_status submit_from_gpu(struct kdad_stream *s) {
         return status;
     status = place(s, &plain);
     bool here = status == KDAD_UNSUPPORTED;
+    bool placed = status == KDAD_OK && !problem_is_empty(&s->problem);
     if (here)
         status = take_over(s);
     if (status == KDAD_OK)
         status = send_job(s);
+    if (placed)
+        cuda_memory_placed(&s->connection->cuda_memory, s->track->session, &s->message.submit.problem,
+                           deadline_in(s->connection->timeout_ms));
     if (status != KDAD_OK)
         return status;
     status = follow(s, here);

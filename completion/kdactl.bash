@@ -1,7 +1,7 @@
 # Completion of kdactl's commands and options for bash. Where it offers nothing, files are completed.
 _kdactl() {
     local current=${COMP_WORDS[COMP_CWORD]} word words=""
-    local commands='run check status top trace doctor metrics ping bench'
+    local commands='run check status top trace kill doctor metrics ping bench'
     local options='--socket --spawn --json --out-dir --output --once --seconds --backend --quick --version --help'
     case ${COMP_WORDS[COMP_CWORD - 1]} in
     --socket | --out-dir | --output | --seconds) ;;

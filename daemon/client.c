@@ -354,7 +354,9 @@ static void on_register(struct client *client, const struct wire_message *reques
     struct buffer *buffer;
     char why[PROBLEM_WHY];
     uint64_t id = request->id;
-    int expected = request->reg.kind == WIRE_BUFFER_CUDA_IPC ? 0 : 1;
+    int expected = request->reg.kind == WIRE_BUFFER_CUDA_IPC   ? 0
+                   : request->reg.kind == WIRE_BUFFER_CUDA_VMM ? (int)request->reg.segments
+                                                               : 1;
     if (packet->fd_count != expected) {
         client_fail(client, WIRE_PROTOCOL, "broke the protocol", "REGISTER: came with %d descriptors, not %d",
                     packet->fd_count, expected);

@@ -344,7 +344,8 @@ static bool cuda_maps(const struct backend *backend, uint32_t kind) {
 
 static enum wire_status cuda_map(struct backend *backend, const struct wire_register *request, const int *fds,
                                  int fd_count, struct mapping *mapping, char why[PROBLEM_WHY]) {
-    return cuda_memory_map(&cuda_of(backend)->devices, request, fds, fd_count, mapping, why);
+    (void)fd_count; /* one a segment, or none */
+    return cuda_memory_map(&cuda_of(backend)->devices, request, fds, mapping, why);
 }
 
 static void cuda_unmap(struct backend *backend, struct mapping *mapping) {

@@ -12,8 +12,7 @@ bool cuda_memory_maps(uint32_t kind);
 
 /* As map and unmap of backend_ops. */
 enum wire_status cuda_memory_map(const struct cuda_devices *devices, const struct wire_register *request,
-                                 const int *fds, int fd_count, struct mapping *mapping,
-                                 char why[PROBLEM_WHY]);
+                                 const int *fds, struct mapping *mapping, char why[PROBLEM_WHY]);
 void cuda_memory_unmap(const struct cuda_devices *devices, struct mapping *mapping);
 
 #endif

@@ -295,6 +295,15 @@ static void take_trace_reply(struct cursor *c, struct wire_trace_reply *t) {
     join(c, &jobs);
 }
 
+static void take_segments(struct cursor *c, struct wire_register *r) {
+    struct cursor in = take_array(c, "segments");
+    for (r->segments = 0; r->segments < WIRE_FDS_MAX && in.next != in.end; r->segments++)
+        r->segment[r->segments] = take_u64(&in, "segments");
+    if (in.next != in.end || r->segments == 0) /* too many, or none */
+        in.wrong = "segments";
+    join(c, &in);
+}
+
 static void take_message(struct cursor *c, struct wire_message *m) {
     switch (m->opcode) {
     case WIRE_HELLO:
@@ -328,10 +337,13 @@ static void take_message(struct cursor *c, struct wire_message *m) {
         m->reg.kind = take_u32(c, "kind");
         m->reg.size = take_u64(c, "size");
         m->reg.device = m->reg.handle = (struct wire_string){"", 0};
-        if (m->reg.kind == WIRE_BUFFER_CUDA_IPC) {
+        m->reg.segments = 0;
+        if (m->reg.kind == WIRE_BUFFER_CUDA_IPC || m->reg.kind == WIRE_BUFFER_CUDA_VMM)
             m->reg.device = take_string(c, "device", WIRE_NAME_MAX);
+        if (m->reg.kind == WIRE_BUFFER_CUDA_IPC)
             m->reg.handle = take_bytes(c, "handle", WIRE_HANDLE_SIZE);
-        }
+        else if (m->reg.kind == WIRE_BUFFER_CUDA_VMM)
+            take_segments(c, &m->reg);
         break;
     case WIRE_REGISTER_REPLY:
         m->reg_reply.buffer = take_u64(c, "buffer");
@@ -599,7 +611,7 @@ static size_t field_count(const struct wire_message *m) {
     case WIRE_STREAM_OPEN_REPLY:
         return 4;
     case WIRE_REGISTER:
-        return m->reg.kind == WIRE_BUFFER_CUDA_IPC ? 6 : 4;
+        return m->reg.kind == WIRE_BUFFER_CUDA_IPC || m->reg.kind == WIRE_BUFFER_CUDA_VMM ? 6 : 4;
     case WIRE_ERROR:
         return 5;
     case WIRE_JOB_ERROR:
@@ -654,6 +666,11 @@ static void put_fields(msgpack_packer *k, const struct wire_message *m) {
             put_string(k, m->reg.device, WIRE_NAME_MAX);
             msgpack_pack_bin(k, m->reg.handle.size);
             msgpack_pack_bin_body(k, m->reg.handle.data, m->reg.handle.size);
+        } else if (m->reg.kind == WIRE_BUFFER_CUDA_VMM) {
+            put_string(k, m->reg.device, WIRE_NAME_MAX);
+            put_array(k, m->reg.segments);
+            for (uint32_t i = 0; i < m->reg.segments; i++)
+                put_uint(k, m->reg.segment[i]);
         }
         break;
     case WIRE_REGISTER_REPLY:

@@ -18,7 +18,7 @@
 
 enum {
     WIRE_PACKET_MAX = 65536, /* bytes of a packet */
-    WIRE_FDS_MAX = 64,       /* descriptors of a packet */
+    WIRE_FDS_MAX = 253,      /* descriptors of a packet: what Linux allows */
     WIRE_DEPTH_MAX = 6,      /* nested arrays and maps */
     WIRE_OBJECTS_MAX = 16384 /* msgpack objects of a packet */,
     WIRE_HANDLE_SIZE = 64,   /* bytes of a CUDA IPC handle */
@@ -38,7 +38,7 @@ enum wire_opcode {
     WIRE_HELLO = 1,
     WIRE_STREAM_OPEN = 2,
     WIRE_STREAM_CLOSE = 3,
-    WIRE_REGISTER = 4, /* one descriptor */
+    WIRE_REGISTER = 4, /* descriptors as its kind says */
     WIRE_RELEASE = 5,
     WIRE_SUBMIT = 6, /* no reply */
     WIRE_STATUS = 7,
@@ -74,6 +74,7 @@ enum wire_status {
 enum wire_buffer_kind {
     WIRE_BUFFER_HOST = 1,     /* a memfd sealed with F_SEAL_SHRINK, all of its pages allocated */
     WIRE_BUFFER_CUDA_IPC = 2, /* a whole allocation of a GPU, by its CUDA IPC handle */
+    WIRE_BUFFER_CUDA_VMM = 3, /* physical segments of a GPU, by their descriptors, mapped side by side */
 };
 
 /* Whether the daemon's context on a GPU is one of MPS's, by the driver's word. */
@@ -123,10 +124,12 @@ struct wire_stream_close {
 };
 
 struct wire_register {
-    uint32_t kind;             /* enum wire_buffer_kind */
-    uint64_t size;             /* bytes, > 0 */
-    struct wire_string device; /* cuda kinds: the GPU's UUID */
-    struct wire_string handle; /* CUDA_IPC: its 64 bytes */
+    uint32_t kind;                  /* enum wire_buffer_kind */
+    uint64_t size;                  /* bytes, > 0 */
+    struct wire_string device;      /* cuda kinds: the GPU's UUID */
+    struct wire_string handle;      /* CUDA_IPC: its 64 bytes */
+    uint32_t segments;              /* CUDA_VMM: how many, 1 ... WIRE_FDS_MAX, a descriptor each */
+    uint64_t segment[WIRE_FDS_MAX]; /* their sizes, which together are size */
 };
 
 struct wire_register_reply {

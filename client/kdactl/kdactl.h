@@ -33,6 +33,7 @@ enum exit_code command_status(const struct options *options);
 enum exit_code command_top(const struct options *options);
 enum exit_code command_trace(const struct options *options);
 enum exit_code command_doctor(const struct options *options);
+enum exit_code command_kill(const struct options *options);
 enum exit_code command_metrics(const struct options *options);
 enum exit_code command_ping(const struct options *options);
 enum exit_code command_bench(const struct options *options);

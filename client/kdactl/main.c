@@ -34,6 +34,8 @@ static const char help[] =
     "                         clients and their jobs, as they go; q leaves it\n"
     "  trace FILE [--seconds N]\n"
     "                         the jobs of the next seconds, for Perfetto or chrome://tracing\n"
+    "  kill PID [--seconds N]\n"
+    "                         end a client, and nobody else: under MPS its work on the GPU first\n"
     "  doctor [--json]        what is missing for the fast path, and how to turn it on\n"
     "  metrics [--output FILE]\n"
     "                         the same for Prometheus: to a file that appears whole, or standard output\n"
@@ -48,7 +50,8 @@ static const char help[] =
     "  --out-dir DIR          see run\n"
     "  --output FILE          see metrics\n"
     "  --once                 see top: print once, and end\n"
-    "  --seconds N            see top: between two looks; default 1. See trace: how long; default 5\n"
+    "  --seconds N            see top: between two looks; default 1. See trace: how long; default 5.\n"
+    "                         See kill: between SIGTERM and SIGKILL; default 5\n"
     "  --backend NAME         see bench: where the jobs are, cpu or cuda; with --spawn, the private kdad's\n"
     "                         too; default what the daemon has\n"
     "  --quick                see bench: fewer of everything, for a first look\n"
@@ -93,6 +96,7 @@ static const struct command {
     {"top", command_top, TAKES_ONCE | TAKES_SECONDS, 0, 0},
     {"trace", command_trace, TAKES_SECONDS, 1, 1},
     {"doctor", command_doctor, TAKES_JSON, 0, 0},
+    {"kill", command_kill, TAKES_SECONDS, 1, 1},
     {"metrics", command_metrics, TAKES_OUTPUT, 0, 0},
     {"ping", command_ping, 0, 0, 0},
     {"bench", command_bench, TAKES_JSON | TAKES_BACKEND | TAKES_QUICK, 0, 0},
@@ -314,7 +318,7 @@ static const struct command *parse(int argc, char **argv, struct options *option
         complain("--spawn starts a daemon on a socket of its own: it goes with no --socket");
         command = NULL;
     } else if (command && options->count < command->least) {
-        complain("%s: a file is missing", command->name);
+        complain("%s: an argument is missing", command->name);
         command = NULL;
     } else if (command && command->most >= 0 && options->count > command->most) {
         complain("%s: unexpected argument '%s'", command->name, options->arguments[command->most]);

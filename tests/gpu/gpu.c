@@ -37,23 +37,88 @@ const struct gpu *gpu_open(void) {
     return &gpu;
 }
 
-static bool from_pool;
+static enum gpu_allocator allocator;
 
-void gpu_allocate_from_pool(bool yes) {
-    from_pool = yes;
+/* What GPU_SEGMENTS has made. */
+enum { RUNS = 64 };
+static const size_t segment = (size_t)2 << 20;
+static struct run {
+    CUdeviceptr base;
+    size_t segments;
+} runs[RUNS];
+
+void gpu_use_allocator(enum gpu_allocator which) {
+    allocator = which;
+}
+
+/* Functions that kdad itself has no use for. */
+static void *symbol(const char *name) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL),
+         *found = library ? dlsym(library, name) : NULL;
+    ck_assert_msg(found != NULL, "%s", name);
+    return found;
+}
+
+#define DRIVER_CALL(function, ...) gpu_ok(((__typeof__(function) *)symbol(TEXT_OF(function)))(__VA_ARGS__))
+#define TEXT_OF(name) TEXT_OF_(name)
+#define TEXT_OF_(name) #name
+
+/* The bytes end at the end of the last segment, so that most operands lie across a border. */
+static CUdeviceptr alloc_segments(size_t bytes) {
+    const struct cuda_driver *driver = gpu_open()->driver;
+    const CUmemAllocationProp kind = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location.type = CU_MEM_LOCATION_TYPE_DEVICE,
+    };
+    const CUmemAccessDesc access = {.location.type = CU_MEM_LOCATION_TYPE_DEVICE,
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    size_t count = bytes / segment + 2, padded = (bytes + 511) / 512 * 512;
+    struct run *run = runs;
+    while (run->base)
+        ck_assert(++run < runs + RUNS);
+    gpu_ok(driver->MemAddressReserve(&run->base, count * segment, 0, 0, 0));
+    run->segments = count;
+    for (size_t i = 0; i < count; i++) {
+        CUmemGenericAllocationHandle handle;
+        DRIVER_CALL(cuMemCreate, &handle, segment, &kind, 0);
+        gpu_ok(driver->MemMap(run->base + i * segment, segment, 0, handle, 0));
+        gpu_ok(driver->MemRelease(handle));
+    }
+    gpu_ok(driver->MemSetAccess(run->base, count * segment, &access, 1));
+    return padded > segment ? run->base + count * segment - padded
+                            : run->base + segment - padded / 2 / 512 * 512;
+}
+
+static void free_segments(CUdeviceptr address) {
+    const struct cuda_driver *driver = gpu_open()->driver;
+    struct run *run = runs;
+    while (address - run->base >= run->segments * segment)
+        ck_assert(++run < runs + RUNS);
+    gpu_ok(driver->StreamSynchronize(gpu_open()->stream));
+    for (size_t i = 0; i < run->segments; i++)
+        gpu_ok(driver->MemUnmap(run->base + i * segment, segment));
+    gpu_ok(driver->MemAddressFree(run->base, run->segments * segment));
+    *run = (struct run){0};
 }
 
 CUdeviceptr gpu_alloc(size_t bytes) {
     const struct gpu *gpu = gpu_open();
     CUdeviceptr address;
-    gpu_ok(from_pool ? gpu->driver->MemAllocAsync(&address, bytes, gpu->stream)
-                     : gpu->driver->MemAlloc(&address, bytes));
+    if (allocator == GPU_SEGMENTS)
+        return alloc_segments(bytes);
+    gpu_ok(allocator == GPU_POOL ? gpu->driver->MemAllocAsync(&address, bytes, gpu->stream)
+                                 : gpu->driver->MemAlloc(&address, bytes));
     return address;
 }
 
 void gpu_free(CUdeviceptr address) {
     const struct gpu *gpu = gpu_open();
-    gpu_ok(from_pool ? gpu->driver->MemFreeAsync(address, gpu->stream) : gpu->driver->MemFree(address));
+    if (allocator == GPU_SEGMENTS)
+        free_segments(address);
+    else
+        gpu_ok(allocator == GPU_POOL ? gpu->driver->MemFreeAsync(address, gpu->stream)
+                                     : gpu->driver->MemFree(address));
 }
 
 void gpu_write(CUdeviceptr to, const void *from, size_t bytes) {
@@ -66,35 +131,24 @@ void gpu_read(void *to, CUdeviceptr from, size_t bytes) {
     gpu_ok(gpu_open()->driver->StreamSynchronize(gpu_open()->stream));
 }
 
-/* --- graphs: functions that kdad itself has no use for ------------------------------------------------- */
-
-static void *symbol(const char *name) {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL),
-         *found = library ? dlsym(library, name) : NULL;
-    ck_assert_msg(found != NULL, "%s", name);
-    return found;
-}
-
-#define GRAPH_CALL(function, ...) gpu_ok(((__typeof__(function) *)symbol(TEXT_OF(function)))(__VA_ARGS__))
-#define TEXT_OF(name) TEXT_OF_(name)
-#define TEXT_OF_(name) #name
+/* --- graphs ------------------------------------------------------------------------------------------- */
 
 void gpu_graph_begin(void) {
-    GRAPH_CALL(cuStreamBeginCapture, gpu_open()->stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    DRIVER_CALL(cuStreamBeginCapture, gpu_open()->stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
 void gpu_graph_end(CUgraph *graph, CUgraphExec *exec) {
-    GRAPH_CALL(cuStreamEndCapture, gpu_open()->stream, graph);
-    GRAPH_CALL(cuGraphInstantiateWithFlags, exec, *graph, 0);
+    DRIVER_CALL(cuStreamEndCapture, gpu_open()->stream, graph);
+    DRIVER_CALL(cuGraphInstantiateWithFlags, exec, *graph, 0);
 }
 
 void gpu_graph_launch(CUgraphExec exec) {
-    GRAPH_CALL(cuGraphLaunch, exec, gpu_open()->stream);
+    DRIVER_CALL(cuGraphLaunch, exec, gpu_open()->stream);
 }
 
 void gpu_graph_free(CUgraph graph, CUgraphExec exec) {
-    GRAPH_CALL(cuGraphExecDestroy, exec);
-    GRAPH_CALL(cuGraphDestroy, graph);
+    DRIVER_CALL(cuGraphExecDestroy, exec);
+    DRIVER_CALL(cuGraphDestroy, graph);
 }
 
 /* --- fixtures ------------------------------------------------------------------------------------------ */

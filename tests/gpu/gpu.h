@@ -27,7 +27,13 @@ const struct gpu *gpu_open(void);
 CUdeviceptr gpu_alloc(size_t bytes);
 void gpu_free(CUdeviceptr address);
 void gpu_write(CUdeviceptr to, const void *from, size_t bytes); /* on the stream; waits */
-void gpu_allocate_from_pool(bool yes); /* gpu_alloc and gpu_free: by cuMemAllocAsync, or as usual */
+/* How gpu_alloc and gpu_free do it. */
+enum gpu_allocator {
+    GPU_PLAIN,    /* cuMemAlloc */
+    GPU_POOL,     /* cuMemAllocAsync */
+    GPU_SEGMENTS, /* segments of 2 MiB, side by side, which can be exported */
+};
+void gpu_use_allocator(enum gpu_allocator allocator);
 void gpu_read(void *to, CUdeviceptr from, size_t bytes); /* on the stream; waits */
 
 /* A CUDA graph of what is put on the stream between begin and end. */

@@ -7,6 +7,7 @@
 
 #include "tests/gpu/job.h"
 
+#include <limits.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
@@ -135,12 +136,38 @@ START_TEST(a_killed_trainer_harms_nobody) {
 }
 END_TEST
 
+/* Runs kdactl kill; true if it says that the process has ended. */
+static bool end_safely(pid_t pid) {
+    char command[PATH_MAX + 64];
+    snprintf(command, sizeof command, "'%s' kill --seconds 1 %d", harness_path("bin/kdactl"), (int)pid);
+    int status = system(command); /* NOLINT(bugprone-command-processor,cert-env33-c): a path of the build */
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/* In the middle of a kernel that runs for a minute: under MPS a mere kill would take everybody along. */
+START_TEST(a_trainer_ended_by_kdactl_harms_nobody) {
+    static const char *const modes[] = {"long", "busy"};
+    int status;
+    job_compare_some(420);
+    size_t before = available();
+    for (int round = 0; round < 2 * rounds(); round++) {
+        pid_t pid = start_trainer(modes[round % 2]);
+        ck_assert_msg(end_safely(pid), "kdactl kill: gpu-trainer %s", modes[round % 2]);
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        double start = seconds();
+        job_compare_some(420);
+        ck_assert_double_le(seconds() - start, WITHIN);
+    }
+    expect_memory(before);
+}
+END_TEST
+
 /* Trainers whose inputs never come, the first of them stopped as well. */
 START_TEST(trainers_that_never_come_hold_back_nobody) {
     const char *text = getenv("KDAD_TEST_TRAINERS");
     const int count = text ? atoi(text) : 12;
-    pid_t pids[64];
-    ck_assert_int_le(count, 64);
+    pid_t pids[64] = {0};
+    ck_assert(count >= 1 && count <= 64);
     job_compare_some(500);
     size_t before = available();
     for (int i = 0; i < count; i++)
@@ -176,6 +203,7 @@ int main(void) {
     const struct job_test tests[] = {
         {a_killed_daemon_leaves_no_result, job_setup_daemon, job_teardown_daemon},
         {a_killed_trainer_harms_nobody, job_setup_daemon, job_teardown_daemon},
+        {a_trainer_ended_by_kdactl_harms_nobody, job_setup_daemon, job_teardown_daemon},
         {trainers_that_never_come_hold_back_nobody, job_setup_daemon, job_teardown_daemon},
         {one_hardware_queue_is_enough, setup_one_queue, job_teardown_daemon},
     };

@@ -6,6 +6,7 @@
 #include "tests/gpu/job.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 /* A job whose output dq lies at the end of a large allocation. */
@@ -71,14 +72,58 @@ END_TEST
 /* Memory of a pool cannot be exported: such a job runs in this process. */
 START_TEST(memory_of_a_pool_is_worked_on_here) {
     struct kdad_stats stats;
-    gpu_allocate_from_pool(true);
+    gpu_use_allocator(GPU_POOL);
     job_compare_some(800);
     kdad_get_stats(job_connection, &stats);
     ck_assert_uint_eq(stats.jobs_in_process, 3);
-    gpu_allocate_from_pool(false);
+    gpu_use_allocator(GPU_PLAIN);
     job_compare_some(800);
     kdad_get_stats(job_connection, &stats);
     ck_assert_uint_eq(stats.jobs_daemon, 3);
+}
+END_TEST
+
+/* As PyTorch's expandable segments: the daemon maps them side by side. Addresses come again with other
+ * segments behind them. */
+START_TEST(segments_are_mapped_side_by_side) {
+    enum { JOBS = 3, ROUNDS = 5 };
+    struct kdad_stats stats;
+    gpu_use_allocator(GPU_SEGMENTS);
+    for (int i = 0; i < ROUNDS; i++)
+        job_compare_some(900);
+    kdad_get_stats(job_connection, &stats);
+    ck_assert_uint_eq(stats.jobs_daemon, ROUNDS * JOBS);
+    ck_assert_uint_eq(stats.jobs_in_process, 0);
+}
+END_TEST
+
+/* Beyond the limit all is given back after each job, and mapped again for the next. */
+static void setup_tight(void) {
+    setenv("KDAD_MAPPED_BYTES", "1", 1);
+    job_setup_daemon();
+}
+
+START_TEST(a_limit_of_what_is_mapped_holds) {
+    const struct gpu *gpu = gpu_open();
+    size_t available, total;
+    struct gpu_fixture g;
+    reseed(13);
+    struct fixture f = make(&plain);
+    gpu_fixture_open(&g, &f);
+    job_submit(&g);
+    gpu_ok(gpu->driver->StreamSynchronize(gpu->stream));
+    gpu_ok(gpu->driver->MemGetInfo(&available, &total));
+    const size_t bytes = available / 10 * 8;
+    for (int i = 0; i < 20; i++) {
+        CUdeviceptr large = gpu_alloc(bytes);
+        run_into(&g, large, bytes);
+        gpu_ok(gpu->driver->StreamSynchronize(gpu->stream));
+        gpu_free(large);
+        job_submit(&g); /* without a trim: the release went before it */
+        gpu_ok(gpu->driver->StreamSynchronize(gpu->stream));
+    }
+    gpu_fixture_close(&g);
+    destroy(&f);
 }
 END_TEST
 
@@ -86,6 +131,8 @@ int main(void) {
     const struct job_test tests[] = {
         {trimmed_memory_goes_back, job_setup_daemon, job_teardown_daemon},
         {idle_memory_goes_back, job_setup_daemon, job_teardown_daemon},
+        {segments_are_mapped_side_by_side, job_setup_daemon, job_teardown_daemon},
+        {a_limit_of_what_is_mapped_holds, setup_tight, job_teardown_daemon},
         {memory_of_a_pool_is_worked_on_here, job_setup_daemon, job_teardown_daemon},
     };
     return job_suite("gpu memory", tests, sizeof tests / sizeof tests[0]);

@@ -1,10 +1,11 @@
 /*
  * trainer.c - gpu-trainer: a trainer process for the tests of deaths and delays, which kill or stop it.
  *
- *   gpu-trainer busy|late
+ *   gpu-trainer busy|late|long
  *
  * busy submits jobs of some milliseconds for ever. late submits some behind a wait that never ends, so that
- * their inputs are never ready. Both print a line once jobs are under way, use the first GPU and KDAD_SOCKET,
+ * their inputs are never ready. long is as late, but in front of its jobs is a kernel that runs for a minute.
+ * All print a line once jobs are under way, use the first GPU and KDAD_SOCKET,
  * and end only by a signal, or with 1 and a sentence when something fails.
  */
 #ifdef HAVE_CUDA
@@ -72,10 +73,35 @@ static void wait_for_ever(CUstream stream) {
     cuda(driver->StreamWaitValue64(stream, word, 1, CU_STREAM_WAIT_VALUE_GEQ), "cuStreamWaitValue64");
 }
 
+/* A kernel that is at work for a minute, by the GPU's clock of nanoseconds. */
+static const char long_kernel[] = ".version 7.0\n"
+                                  ".target sm_80\n"
+                                  ".address_size 64\n"
+                                  ".visible .entry turn() {\n"
+                                  "  .reg .u64 %start, %now;\n"
+                                  "  .reg .pred %early;\n"
+                                  "  mov.u64 %start, %globaltimer;\n"
+                                  "again:\n"
+                                  "  mov.u64 %now, %globaltimer;\n"
+                                  "  sub.u64 %now, %now, %start;\n"
+                                  "  setp.lt.u64 %early, %now, 60000000000;\n"
+                                  "  @%early bra again;\n"
+                                  "  ret;\n"
+                                  "}\n";
+
+static void work_for_long(CUstream stream) {
+    CUmodule module;
+    CUfunction turn;
+    cuda(driver->ModuleLoadData(&module, long_kernel), "cuModuleLoadData");
+    cuda(driver->ModuleGetFunction(&turn, module, "turn"), "cuModuleGetFunction");
+    cuda(driver->LaunchKernel(turn, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL), "cuLaunchKernel");
+}
+
 int main(int argc, char **argv) {
-    const bool late = argc == 2 && strcmp(argv[1], "late") == 0;
-    if (argc != 2 || (!late && strcmp(argv[1], "busy") != 0)) {
-        fputs("usage: gpu-trainer busy|late\n", stderr);
+    const char *mode = argc == 2 ? argv[1] : "";
+    const bool busy = strcmp(mode, "busy") == 0, late = strcmp(mode, "late") == 0;
+    if (!busy && !late && strcmp(mode, "long") != 0) {
+        fputs("usage: gpu-trainer busy|late|long\n", stderr);
         return 2;
     }
     struct kdad_connection *connection;
@@ -98,7 +124,9 @@ int main(int argc, char **argv) {
     kdad(kdad_cuda_stream_open(connection, own, &stream), "kdad_cuda_stream_open");
     if (late)
         wait_for_ever(own);
-    for (int i = 1; !late || i <= UNDER_WAY; i++) {
+    else if (!busy)
+        work_for_long(own);
+    for (int i = 1; busy || i <= UNDER_WAY; i++) {
         kdad(kdad_chunk_kda_bwd_intra(stream, &args, NULL), "kdad_chunk_kda_bwd_intra");
         if (i == UNDER_WAY && write(STDOUT_FILENO, "under way\n", 10) != 10)
             return 1;

@@ -171,6 +171,15 @@ static int sample(struct wire_message *m, int i) {
         m->trace_reply.count = WIRE_TRACE_JOBS;
         m->trace_reply.job[1].pid = m->trace_reply.job[2].T = INT64_MIN;
         return 1;
+    case 18:
+        m->opcode = WIRE_REGISTER;
+        m->reg = (struct wire_register){.kind = WIRE_BUFFER_CUDA_VMM,
+                                        .size = UINT64_MAX,
+                                        .device = wire_string(name),
+                                        .segments = WIRE_FDS_MAX};
+        for (int s = 0; s < WIRE_FDS_MAX; s++)
+            m->reg.segment[s] = UINT64_MAX - (uint64_t)s;
+        return 1;
     default:
         return 0;
     }
@@ -237,6 +246,11 @@ START_TEST(wrong_fields_are_named) {
     ck_assert(!wire_decode(codec, negative, sizeof negative, &out, why));
     const uint8_t missing[] = {0x94, 4, 5, 1};
     ck_assert(!wire_decode(codec, missing, sizeof missing, &out, why));
+    const uint8_t no_segments[] = {0x96, 4, 5, 3, 1, 0xa1, 'x', 0x90};
+    ck_assert(!wire_decode(codec, no_segments, sizeof no_segments, &out, why));
+    ck_assert_str_eq(why, "packet: opcode 4: field 'segments' is missing, of a wrong type or out of range");
+    uint8_t many[10 + WIRE_FDS_MAX + 1] = {0x96, 4, 5, 3, 1, 0xa1, 'x', 0xdc, 0, WIRE_FDS_MAX + 1};
+    ck_assert(!wire_decode(codec, many, sizeof many, &out, why));
     const uint8_t map[] = {0x80};
     ck_assert(!wire_decode(codec, map, sizeof map, &out, why));
     ck_assert_str_eq(why, "packet: is not a msgpack array");
