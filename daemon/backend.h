@@ -53,6 +53,10 @@ struct backend_ops {
     const char *(*detail)(const struct backend *backend);
     uint32_t (*threads)(const struct backend *backend);
 
+    /* For a watchdog, at long intervals: false, with a sentence in why, if since the last call a thread that
+     * should have moved has not, or a device has finished nothing though it had work all the time. */
+    bool (*lives)(struct backend *backend, char why[PROBLEM_WHY]);
+
     /* Fills in rows of its devices, at most so many; returns how many. Strings are the backend's own. */
     uint32_t (*devices)(struct backend *backend, struct wire_status_device *rows, uint32_t most);
 

@@ -149,6 +149,13 @@ static uint32_t cpu_threads(const struct backend *backend) {
     return (uint32_t)pool_threads(((const struct cpu_backend *)backend)->pool);
 }
 
+static bool cpu_lives(struct backend *backend, char why[PROBLEM_WHY]) {
+    bool lives = pool_lives(((struct cpu_backend *)backend)->pool);
+    if (!lives)
+        snprintf(why, PROBLEM_WHY, "backend cpu: a thread does not get on with its part of a job");
+    return lives;
+}
+
 static uint32_t cpu_devices(struct backend *backend, struct wire_status_device *rows, uint32_t most) {
     struct cpu_backend *cpu = (struct cpu_backend *)backend;
     if (most == 0)
@@ -273,6 +280,7 @@ const struct backend_ops cpu_backend = {
     .close = cpu_close,
     .detail = cpu_detail,
     .threads = cpu_threads,
+    .lives = cpu_lives,
     .devices = cpu_devices,
     .serves = cpu_serves,
     .maps = cpu_maps,

@@ -46,6 +46,7 @@ struct cuda_backend {
     pthread_mutex_t lock;
     pthread_cond_t work;
     struct cuda_queue *active; /* queues with jobs */
+    uint64_t asked, answered;  /* a watchdog's questions: the watcher answers each, asleep or not */
     bool stopping;
 };
 
@@ -155,6 +156,7 @@ static bool launch_one(struct cuda_backend *b, struct cuda_queue *q) {
         put_on_device(b, q, job);
         q->waiting = job->next;
         q->launched++;
+        q->on->launched++;
         return true;
     }
     if (q->launched > 0)
@@ -176,6 +178,8 @@ static bool finish_one(struct cuda_backend *b, struct cuda_queue *q) {
         job_refuse(job, WIRE_BAD_DATA, "%s", cuda_verdict_sentence(verdict));
     q->first = job->next;
     q->launched--;
+    q->on->launched--;
+    q->on->finished++;
     pthread_mutex_unlock(&b->lock);
     job_end(job);
     pthread_mutex_lock(&b->lock);
@@ -237,6 +241,7 @@ static void *watch(void *argument) {
     int64_t last = now_ns(), asked = last;
     pthread_mutex_lock(&b->lock);
     while (!b->stopping) {
+        b->answered = b->asked;
         if (!b->active) {
             pthread_cond_wait(&b->work, &b->lock);
             last = now_ns();
@@ -282,7 +287,9 @@ static bool start_watcher(struct cuda_backend *b, char why[CUDA_WHY]) {
     int error = pthread_create(&b->watcher, NULL, watch, b);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     b->watching = error == 0;
-    if (error)
+    if (b->watching)
+        pthread_setname_np(b->watcher, "kdad-cuda");
+    else
         snprintf(why, CUDA_WHY, "its thread cannot be started: %s", strerror(error));
     return b->watching;
 }
@@ -309,6 +316,28 @@ static struct backend *cuda_open(const struct options *options, void (*idle)(voi
 
 static const char *cuda_detail(const struct backend *backend) {
     return ((const struct cuda_backend *)backend)->devices.detail;
+}
+
+/* A watcher that hangs in the driver holds the lock: then this does not return, and the loop hangs too. */
+static bool cuda_lives(struct backend *backend, char why[PROBLEM_WHY]) {
+    struct cuda_backend *b = cuda_of(backend);
+    pthread_mutex_lock(&b->lock);
+    bool lives = b->answered == b->asked++;
+    if (!lives)
+        snprintf(why, PROBLEM_WHY, "backend cuda: the thread that launches does not get on");
+    for (int i = 0; i < b->devices.count; i++) {
+        struct cuda_device *d = &b->devices.device[i];
+        if (d->launched > 0 && d->busy_seen && d->finished == d->finished_seen) {
+            snprintf(why, PROBLEM_WHY, "backend cuda: %s has %llu jobs, and does not get on with them",
+                     d->uuid, (unsigned long long)d->launched);
+            lives = false;
+        }
+        d->busy_seen = d->launched > 0;
+        d->finished_seen = d->finished;
+    }
+    pthread_cond_signal(&b->work);
+    pthread_mutex_unlock(&b->lock);
+    return lives;
 }
 
 static uint32_t cuda_threads(const struct backend *backend) {
@@ -459,6 +488,7 @@ const struct backend_ops cuda_backend = {
     .close = cuda_close,
     .detail = cuda_detail,
     .threads = cuda_threads,
+    .lives = cuda_lives,
     .devices = cuda_device_rows,
     .serves = cuda_serves,
     .maps = cuda_maps,

@@ -20,6 +20,10 @@ struct cuda_device {
         copy_rate; /* bytes a second that a copy on the device reads and writes; 0: could not be measured */
     uint64_t own_bytes; /* of the device's memory, allocated here: atomic */
     struct pace pace;
+    /* Of the backend, under its lock: jobs that are on the device; those that it has finished, and how many
+     * that were when a watchdog last asked, if it had jobs then. */
+    uint64_t launched, finished, finished_seen;
+    bool busy_seen;
 };
 
 struct cuda_devices {

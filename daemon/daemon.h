@@ -36,6 +36,8 @@ struct daemon {
     uint32_t client_count;
     uv_async_t settle; /* a closing queue became idle */
     uv_timer_t soon;   /* looks again for what no thread tells of */
+    uv_timer_t watchdog;
+    bool stuck; /* the watchdog found a backend that does not get on, and has said so */
     uv_signal_t terminate, interrupt, hangup;
     bool stopping;
     uint64_t since; /* uv_hrtime */
@@ -61,6 +63,12 @@ void listener_close(struct daemon *daemon);
 /* Fills in the daemon's side of a STATUS_REPLY, with rows of clients whose number is below before (0: of
  * all). Strings point into clients. */
 void status_fill(const struct daemon *daemon, uint64_t before, struct wire_status_reply *reply);
+
+/* Tells the service manager something (sd_notify), if there is one. */
+void manager_tell(const char *state);
+
+/* Starts to tell the service manager, if it asks for that, that the loop and the backends get on. */
+void manager_watchdog(struct daemon *daemon);
 
 /* Has clients settled again within a millisecond or two. */
 void daemon_settle_soon(struct daemon *daemon);

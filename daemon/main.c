@@ -13,22 +13,11 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#ifdef HAVE_LIBSYSTEMD
-#include <systemd/sd-daemon.h>
-#endif
 
 /* Batches that a stopping daemon still reads from a client: enough for all that its socket holds. */
 enum { STOP_BATCHES = 128 };
 
 static const char stopping[] = "the daemon is stopping";
-
-static void notify_manager(const char *state) {
-#ifdef HAVE_LIBSYSTEMD
-    sd_notify(0, state);
-#else
-    (void)state;
-#endif
-}
 
 /* A stopping daemon lets go of each client whose jobs have ended. */
 static void stop_clients(struct daemon *daemon) {
@@ -75,6 +64,7 @@ void daemon_check_end(struct daemon *daemon) {
         return;
     close_handle((uv_handle_t *)&daemon->settle);
     close_handle((uv_handle_t *)&daemon->soon);
+    close_handle((uv_handle_t *)&daemon->watchdog);
     close_handle((uv_handle_t *)&daemon->terminate);
     close_handle((uv_handle_t *)&daemon->interrupt);
     close_handle((uv_handle_t *)&daemon->hangup);
@@ -86,7 +76,7 @@ static void on_signal(uv_signal_t *handle, int number) {
     if (daemon->stopping)
         _exit(1); /* asked twice: not gracefully then */
     daemon->stopping = true;
-    notify_manager("STOPPING=1");
+    manager_tell("STOPPING=1");
     listener_close(daemon);
     for (struct client *c = daemon->clients; c; c = c->next)
         client_cancel(c, stopping);
@@ -156,11 +146,12 @@ static bool start(struct daemon *daemon, char why[PROBLEM_WHY]) {
         daemon->batch[i].data = batch + (size_t)i * WIRE_PACKET_MAX;
     uv_async_init(&daemon->loop, &daemon->settle, on_settle);
     uv_timer_init(&daemon->loop, &daemon->soon);
+    uv_timer_init(&daemon->loop, &daemon->watchdog);
     uv_signal_init(&daemon->loop, &daemon->terminate);
     uv_signal_init(&daemon->loop, &daemon->interrupt);
     uv_signal_init(&daemon->loop, &daemon->hangup);
-    daemon->settle.data = daemon->soon.data = daemon->terminate.data = daemon->interrupt.data =
-        daemon->hangup.data = daemon;
+    daemon->settle.data = daemon->soon.data = daemon->watchdog.data = daemon->terminate.data =
+        daemon->interrupt.data = daemon->hangup.data = daemon;
     uv_signal_start(&daemon->terminate, on_signal, SIGTERM);
     uv_signal_start(&daemon->interrupt, on_signal, SIGINT);
     uv_signal_start(&daemon->hangup, on_hangup, SIGHUP);
@@ -173,7 +164,7 @@ static void tell_ready(const struct daemon *daemon, int fd) {
     log_event(LOG_INFO, "ready", "version=%s socket=%s backend=%s detail=%s threads=%u pid=%d", KDAD_VERSION,
               log_quote(path, sizeof path, daemon->listener.address.sun_path), first->ops->name,
               first->ops->detail(first), first->ops->threads(first), (int)getpid());
-    notify_manager("READY=1");
+    manager_tell("READY=1");
     if (fd < 0)
         return;
     if (write(fd, "\n", 1) < 0)
@@ -218,6 +209,7 @@ int main(int argc, char **argv) {
     daemon.since = uv_hrtime();
     code = start(&daemon, why) ? 0 : 1;
     if (code == 0) {
+        manager_watchdog(&daemon);
         tell_ready(&daemon, daemon.options.ready_fd);
         uv_run(&daemon.loop, UV_RUN_DEFAULT);
         log_event(LOG_INFO, "stopped", "jobs_done=%llu jobs_failed=%llu connections=%llu",

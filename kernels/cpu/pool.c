@@ -13,6 +13,8 @@ struct pool {
     pthread_cond_t work;
     struct pool_group *first, *last; /* listed groups, in the order of their turns */
     int sleeping;
+    uint64_t turns, turns_seen; /* taken so far; when pool_lives last looked */
+    bool listed_seen;
     bool stopping;
     void (*idle)(void *argument);
     void *argument;
@@ -21,6 +23,7 @@ struct pool {
         struct pool *pool;
         pthread_t id;
         void *scratch;
+        uint64_t turn, turn_seen; /* its number; 0: in none */
     } thread[];
 };
 
@@ -137,7 +140,9 @@ static void *thread_main(void *argument) {
     for (;;) {
         struct pool_lane *lane = next_lane(pool);
         if (lane) {
+            thread->turn = ++pool->turns;
             take_turn(pool, lane, thread->scratch);
+            thread->turn = 0;
         } else if (pool->stopping) {
             break;
         } else {
@@ -196,6 +201,8 @@ static int start_thread(struct pool *pool, struct pool_thread *thread, size_t sc
     error = pthread_create(&thread->id, NULL, thread_main, thread);
     if (error)
         free(thread->scratch);
+    else
+        pthread_setname_np(thread->id, "kdad-pool");
     return error;
 }
 
@@ -240,6 +247,20 @@ void pool_stop(struct pool *pool) {
     pthread_cond_destroy(&pool->work);
     pthread_mutex_destroy(&pool->lock);
     free(pool);
+}
+
+bool pool_lives(struct pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    bool lives = !pool->first || !pool->listed_seen || pool->turns != pool->turns_seen;
+    pool->listed_seen = pool->first != NULL;
+    pool->turns_seen = pool->turns;
+    for (int i = 0; i < pool->threads; i++) {
+        struct pool_thread *thread = &pool->thread[i];
+        lives &= thread->turn == 0 || thread->turn != thread->turn_seen;
+        thread->turn_seen = thread->turn;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return lives;
 }
 
 int pool_threads(const struct pool *pool) {

@@ -65,6 +65,10 @@ void pool_stop(struct pool *pool);
 
 int pool_threads(const struct pool *pool);
 
+/* For a watchdog, at long intervals: false if since the last call a thread has been in one and the same turn,
+ * or no turn was taken though lanes were listed. By one thread. */
+bool pool_lives(struct pool *pool);
+
 /* Processors that this process may use: by its affinity and, rounded up, by its cgroup's quota. */
 int pool_processors(void);
 

@@ -91,7 +91,7 @@ same "metrics in kdactl.1"
 # libsystemd and the CUDA driver read some that no getenv of the sources shows.
 {
     environment daemon proto kernels
-    printf '%s\n' LISTEN_FDS LISTEN_PID NOTIFY_SOCKET CUDA_VISIBLE_DEVICES CUDA_MPS_PIPE_DIRECTORY
+    printf '%s\n' LISTEN_FDS LISTEN_PID NOTIFY_SOCKET WATCHDOG_USEC WATCHDOG_PID CUDA_VISIBLE_DEVICES CUDA_MPS_PIPE_DIRECTORY
 } >"$true"
 entries kdad.1.scd ENVIRONMENT >"$said"
 same "environment in kdad.1"

@@ -6,6 +6,7 @@
 
 #include <check.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -235,6 +236,40 @@ START_TEST(a_crowd_does_not_hold_back_a_single_task) {
 }
 END_TEST
 
+/* A thread waits inside a slice, as one that hangs would; others' tasks do not hide it, and an idle pool and
+ * one that gets on are well. */
+START_TEST(a_thread_that_hangs_is_noticed) {
+    struct pool_group group = {0};
+    struct pool_lane hung = {.group = &group}, other = {.group = &group};
+    struct counted stuck, task;
+    atomic_llong ran = 0;
+    atomic_int order = 0, order_other = 0, left = 0;
+    pthread_barrier_t meet;
+    struct idle idle = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    struct pool *pool = pool_start(2, 4096, on_idle, &idle);
+    ck_assert(pool_lives(pool) && pool_lives(pool));
+    pthread_barrier_init(&meet, NULL, 2);
+    fill(&stuck, 1, 1, 0, &ran, &order, &left);
+    stuck.meet = &meet;
+    pool_submit(pool, &hung, &stuck.task);
+    while (pool_lives(pool)) /* once for each state on the way into the slice */
+        sched_yield();
+    for (int i = 0; i < 3; i++) {
+        fill(&task, 8, 1, i, &ran, &order_other, &left);
+        pool_submit(pool, &other, &task.task);
+        while (atomic_load(&left) > 1)
+            sched_yield();
+        ck_assert(!pool_lives(pool));
+    }
+    pthread_barrier_wait(&meet);
+    close_lane(pool, &hung, &idle);
+    close_lane(pool, &other, &idle);
+    ck_assert(pool_lives(pool) && pool_lives(pool));
+    pool_stop(pool);
+    pthread_barrier_destroy(&meet);
+}
+END_TEST
+
 START_TEST(processors_are_counted) {
     ck_assert_int_ge(pool_processors(), 1);
     struct pool *pool = pool_start(0, 0, NULL, NULL);
@@ -251,6 +286,7 @@ int main(void) {
     tcase_add_test(c, a_task_is_shared_by_threads);
     tcase_add_test(c, lanes_run_side_by_side);
     tcase_add_test(c, a_crowd_does_not_hold_back_a_single_task);
+    tcase_add_test(c, a_thread_that_hangs_is_noticed);
     tcase_add_test(c, processors_are_counted);
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);
