@@ -55,7 +55,7 @@ static void free_retired(struct kdad_stream *s) {
 static kdad_status map_track(struct session *session, struct cuda_stream *cuda, struct session_reply *reply,
                              struct track **track) {
     const struct wire_stream_open_reply *opened = &reply->message.stream_open_reply;
-    if (reply->packet.truncated)
+    if (reply->packet.lost)
         return error_set(KDAD_NO_MEMORY, "stream: this process has no descriptor left for its timeline");
     struct track *t = calloc(1, sizeof *t);
     if (!t)

@@ -76,7 +76,11 @@ static void free_if_done(struct client *client) {
     close_groups(client);
     table_free(&client->streams);
     table_free(&client->buffers);
-    close(client->socket);
+    packet_close(client->socket);
+    if (client->user) {
+        limits_give(client->user, LIMIT_CONNECTIONS, 1);
+        limits_forget(&daemon->users);
+    }
     if (client->pidfd >= 0)
         close(client->pidfd);
     if (client->previous)
@@ -286,14 +290,20 @@ static void on_stream_open(struct client *client, const struct wire_message *req
         reply_error(client, id, WIRE_UNSUPPORTED, why);
         return;
     }
+    if (!limits_take(client->user, LIMIT_STREAMS, 1, &daemon->options.limits, "stream", why)) {
+        reply_error(client, id, WIRE_LIMIT, why);
+        return;
+    }
     enum wire_status status = stream_open(client, group, request->stream_open.device, &stream, &fd, why);
     if (status != WIRE_OK) {
+        limits_give(client->user, LIMIT_STREAMS, 1);
         reply_error(client, id, status, why);
         return;
     }
     stream->id = table_add(&client->streams, stream);
     if (stream->id == 0) {
         stream_close(stream);
+        limits_give(client->user, LIMIT_STREAMS, 1);
         close(fd);
         reply_error(client, id, WIRE_NO_MEMORY, "stream: the daemon is out of memory");
         return;
@@ -311,6 +321,7 @@ static void settle_stream(struct client *client, struct stream *stream) {
     if (!stream_close(stream))
         return;
     table_remove(&client->streams, id);
+    limits_give(client->user, LIMIT_STREAMS, 1);
     if (request == 0 || client->ending)
         return;
     struct wire_message *m = &client->daemon->message;
@@ -354,6 +365,11 @@ static void on_register(struct client *client, const struct wire_message *reques
     struct buffer *buffer;
     char why[PROBLEM_WHY];
     uint64_t id = request->id;
+    if (packet->lost) {
+        reply_error(client, id, WIRE_LIMIT,
+                    "buffer: the daemon has no descriptor left to take it (LimitNOFILE)");
+        return;
+    }
     int expected = request->reg.kind == WIRE_BUFFER_CUDA_IPC   ? 0
                    : request->reg.kind == WIRE_BUFFER_CUDA_VMM ? (int)request->reg.segments
                                                                : 1;
@@ -374,8 +390,8 @@ static void on_register(struct client *client, const struct wire_message *reques
         reply_error(client, id, WIRE_UNSUPPORTED, why);
         return;
     }
-    enum wire_status status =
-        buffer_open(backend, &request->reg, packet->fds, packet->fd_count, &buffer, why);
+    enum wire_status status = buffer_open(backend, &request->reg, packet->fds, packet->fd_count, client->user,
+                                          &daemon->options.limits, &buffer, why);
     if (status != WIRE_OK) {
         reply_error(client, id, status, why);
         return;
@@ -464,7 +480,10 @@ static void resolve(struct client *client, struct job *job) {
         job->status = WIRE_INVALID;
 }
 
+/* A job beyond the user's limit fails alone; one that goes on all the same loses its connection, before what
+ * waits to be refused takes as much room again. */
 static void on_submit(struct client *client, const struct wire_submit *submit) {
+    char why[PROBLEM_WHY];
     struct stream *stream = table_find(&client->streams, submit->stream);
     if (!stream || stream->closing) {
         client_job_error(client, submit->stream, submit->ticket, WIRE_NOT_FOUND,
@@ -481,16 +500,29 @@ static void on_submit(struct client *client, const struct wire_submit *submit) {
                     "SUBMIT: %d jobs of the stream are in flight", WIRE_STREAM_SLOTS);
         return;
     }
+    const struct limits *limits = &client->daemon->options.limits;
+    bool allowed = limits_take(client->user, LIMIT_JOBS, 1, limits, "job", why);
+    if (!allowed &&
+        limits_used(client->user, LIMIT_JOBS) >= 2 * limits->max[LIMIT_JOBS] + WIRE_STREAM_SLOTS) {
+        client_fail(client, WIRE_LIMIT, "submits beyond its limit", "SUBMIT: %s", why);
+        return;
+    }
     const struct backend_ops *ops = stream->queue->group->backend->ops;
     struct job *job = job_new(stream, submit->ticket, ops->job_size);
     if (!job) {
+        if (allowed)
+            limits_give(client->user, LIMIT_JOBS, 1);
         client_fail(client, WIRE_NO_MEMORY, "out of memory", "SUBMIT: the daemon is out of memory");
         return;
     }
+    if (!allowed) /* it waits for its turn to be refused, and is counted until then */
+        limits_count(client->user, LIMIT_JOBS, 1);
     stream->submitted++;
     client->jobs_submitted++;
     job->problem = submit->problem;
-    if (submit->operation == WIRE_CHUNK_KDA_BWD_INTRA)
+    if (!allowed)
+        job_refuse(job, WIRE_LIMIT, "%s", why);
+    else if (submit->operation == WIRE_CHUNK_KDA_BWD_INTRA)
         resolve(client, job);
     else
         job_refuse(job, WIRE_UNSUPPORTED, "job: operation %u is not known", submit->operation);
@@ -541,7 +573,7 @@ static void dispatch(struct client *client, struct packet *packet) {
         client_fail(client, WIRE_PROTOCOL, "broke the protocol", "%s", why);
     } else if (!client->greeted && m->opcode != WIRE_HELLO) {
         client_fail(client, WIRE_PROTOCOL, "broke the protocol", "packet: opcode %u before HELLO", m->opcode);
-    } else if (packet->fd_count > 0 && m->opcode != WIRE_REGISTER) {
+    } else if ((packet->fd_count > 0 || packet->lost) && m->opcode != WIRE_REGISTER) {
         client_fail(client, WIRE_PROTOCOL, "broke the protocol", "packet: opcode %u takes no descriptors",
                     m->opcode);
     } else {
@@ -688,18 +720,42 @@ static bool open_groups(struct daemon *daemon, struct client *client) {
     return true;
 }
 
+void client_refuse(struct daemon *daemon, int socket, enum wire_status status, const char *why) {
+    struct wire_message *m = &daemon->message;
+    size_t size;
+    log_event(LOG_WARNING, "refused", "why=\"%s\"", why);
+    m->opcode = WIRE_ERROR;
+    m->id = 0;
+    m->error = (struct wire_error){status, wire_string(why), true};
+    const void *data = wire_encode(daemon->codec, m, &size);
+    if (data)
+        packet_send(socket, data, size, NULL, 0, MSG_DONTWAIT);
+    packet_close(socket);
+}
+
+/* Charges the user for a connection. */
+static bool take_connection(struct client *client, char why[PROBLEM_WHY]) {
+    struct daemon *daemon = client->daemon;
+    struct user *user = limits_user(&daemon->users, client->uid);
+    if (!user)
+        snprintf(why, PROBLEM_WHY, "connection: the daemon is out of memory");
+    else if (limits_take(user, LIMIT_CONNECTIONS, 1, &daemon->options.limits, "connection", why))
+        client->user = user;
+    return client->user != NULL;
+}
+
 void client_open(struct daemon *daemon, int socket) {
+    char why[PROBLEM_WHY];
     struct ucred peer;
     socklen_t size = sizeof peer;
     struct client *client = calloc(1, sizeof *client);
     if (!client || !open_groups(daemon, client) ||
         getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 ||
         uv_poll_init(&daemon->loop, &client->poll, socket) < 0) {
-        log_event(LOG_WARNING, "refused", "reason=\"out of memory\"");
         if (client)
             close_groups(client);
         free(client);
-        close(socket);
+        client_refuse(daemon, socket, WIRE_NO_MEMORY, "connection: the daemon is out of memory");
         return;
     }
     client->daemon = daemon;
@@ -733,6 +789,10 @@ void client_open(struct daemon *daemon, int socket) {
     if (!is_allowed(daemon, client->uid)) {
         client_fail(client, WIRE_DENIED, "not allowed", "the daemon does not serve uid %u",
                     (unsigned)client->uid);
+        return;
+    }
+    if (!take_connection(client, why)) {
+        client_fail(client, WIRE_LIMIT, "beyond its limit", "%s", why);
         return;
     }
     uv_timer_start(&client->hello_timer, on_hello_timeout, WIRE_HELLO_MS, 0);

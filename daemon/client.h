@@ -7,6 +7,7 @@
 #ifndef DAEMON_CLIENT_H
 #define DAEMON_CLIENT_H
 
+#include "daemon/limits.h"
 #include "daemon/meter.h"
 #include "daemon/stream.h"
 #include "daemon/table.h"
@@ -24,6 +25,7 @@ struct client {
     int pidfd; /* of the process that connected; -1 if it cannot be had */
     pid_t pid;
     uid_t uid;
+    struct user *user; /* who is charged; NULL: a connection that is refused, and not counted */
     char name[WIRE_NAME_MAX + 1];
     uint64_t number; /* of the daemon's connections */
     uint64_t since;  /* uv_hrtime */
@@ -44,6 +46,9 @@ struct client {
     uint64_t jobs_submitted, jobs_done, jobs_failed, busy_ns, bytes_moved;
     struct recent recent;
 };
+
+/* Tells who has connected that it is not served and why, and closes. */
+void client_refuse(struct daemon *daemon, int socket, enum wire_status status, const char *why);
 
 /* Serves a connection that was accepted; takes the socket in any case. */
 void client_open(struct daemon *daemon, int socket);

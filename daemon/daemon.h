@@ -17,6 +17,7 @@ enum { DAEMON_BATCH = 16 }; /* packets that are read from one client before it i
 struct listener {
     int socket;
     int reserve;    /* a descriptor kept free, so that a connection can be refused when none is left */
+    int socket_max; /* connections with a larger descriptor are refused */
     bool own;       /* bound here: its file is removed at the end */
     bool inherited; /* from the service manager: who may connect is decided by the socket's file */
     struct sockaddr_un address;
@@ -34,8 +35,9 @@ struct daemon {
     int backend_count;
     struct client *clients; /* newest first */
     uint32_t client_count;
-    uv_async_t settle; /* a closing queue became idle */
-    uv_timer_t soon;   /* looks again for what no thread tells of */
+    struct user *users; /* of these clients */
+    uv_async_t settle;  /* a closing queue became idle */
+    uv_timer_t soon;    /* looks again for what no thread tells of */
     uv_timer_t watchdog;
     bool stuck; /* the watchdog found a backend that does not get on, and has said so */
     uv_signal_t terminate, interrupt, hangup;

@@ -75,6 +75,7 @@ void job_end(struct job *job) {
         __atomic_fetch_add(&client->jobs_failed, 1, __ATOMIC_RELAXED);
         client_job_error(client, stream->id, job->ticket, job->status, job->why);
     }
+    limits_give(client->user, LIMIT_JOBS, 1);
     if (stream_finish(stream, job->ticket, job->status, job->shown))
         uv_async_send(&client->daemon->settle);
     free(job);

@@ -41,6 +41,9 @@ struct user *limits_user(struct user **users, uid_t uid);
 bool limits_take(struct user *user, enum limit limit, uint64_t amount, const struct limits *limits,
                  const char *what, char why[PROBLEM_WHY]);
 
+/* Counts an amount that is held all the same, be it beyond the limit. */
+void limits_count(struct user *user, enum limit limit, uint64_t amount);
+
 /* Gives an amount back. On any thread. */
 void limits_give(struct user *user, enum limit limit, uint64_t amount);
 

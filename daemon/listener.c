@@ -9,10 +9,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #ifdef HAVE_LIBSYSTEMD
@@ -20,6 +22,10 @@
 #endif
 
 #define BACKLOG 1024
+
+/* Descriptors that are kept for what clients send and get: one for each packet of a batch, and a few. A new
+ * one has the smallest number that is free, so that of a connection tells how many are left. */
+enum { DESCRIPTORS_SPARE = DAEMON_BATCH + 8 };
 
 static bool fail(char why[PROBLEM_WHY], const char *path, const char *what) {
     snprintf(why, PROBLEM_WHY, "socket: %s: %s: %s", path, what, strerror(errno));
@@ -129,14 +135,18 @@ static int inherit(struct listener *l, char why[PROBLEM_WHY]) {
 #endif
 }
 
+static void refuse(struct daemon *daemon, int socket) {
+    client_refuse(daemon, socket, WIRE_LIMIT, "connection: the daemon has no descriptors left (LimitNOFILE)");
+}
+
 /* No descriptor is left: the reserve takes the connection, so that it is refused and does not wait for ever.
  */
-static void refuse_one(struct listener *l) {
-    log_event(LOG_WARNING, "refused", "reason=\"no descriptors left\"");
+static void refuse_one(struct daemon *daemon) {
+    struct listener *l = &daemon->listener;
     close(l->reserve);
     int socket = accept4(l->socket, NULL, NULL, SOCK_CLOEXEC);
     if (socket >= 0)
-        close(socket);
+        refuse(daemon, socket);
     l->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
@@ -147,10 +157,12 @@ static void on_connection(uv_poll_t *poll, int status, int events) {
     (void)events;
     for (int i = 0; i < DAEMON_BATCH; i++) {
         int socket = accept4(l->socket, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (socket >= 0)
+        if (socket >= 0 && socket <= l->socket_max)
             client_open(daemon, socket);
+        else if (socket >= 0)
+            refuse(daemon, socket);
         else if (errno == EMFILE || errno == ENFILE)
-            refuse_one(l);
+            refuse_one(daemon);
         else if (errno != EINTR && errno != ECONNABORTED)
             return;
     }
@@ -161,6 +173,9 @@ bool listener_open(struct daemon *daemon, const char *path, char why[PROBLEM_WHY
     int inherited = inherit(l, why);
     if (inherited < 0 || (inherited == 0 && !bind_here(l, path, why)))
         return false;
+    struct rlimit limit = {.rlim_cur = INT_MAX};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    l->socket_max = (limit.rlim_cur > INT_MAX ? INT_MAX : (int)limit.rlim_cur) - 1 - DESCRIPTORS_SPARE;
     l->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
     int error = uv_poll_init(&daemon->loop, &l->poll, l->socket);
     if (error == 0) {

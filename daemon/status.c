@@ -42,6 +42,17 @@ static void fill_meter(const struct meter *meter, struct wire_status_reply *repl
     reply->run_ns = load(&meter->run_ns);
 }
 
+static struct wire_status_user user_row(int64_t uid, const uint64_t of[LIMIT_COUNT]) {
+    return (struct wire_status_user){
+        .uid = uid,
+        .connections = load(&of[LIMIT_CONNECTIONS]),
+        .streams = load(&of[LIMIT_STREAMS]),
+        .buffers = load(&of[LIMIT_BUFFERS]),
+        .buffer_bytes = load(&of[LIMIT_BYTES]),
+        .jobs_queued = load(&of[LIMIT_JOBS]),
+    };
+}
+
 void status_fill(const struct daemon *daemon, uint64_t before, struct wire_status_reply *reply) {
     const struct backend *first = daemon->backends[0];
     *reply = (struct wire_status_reply){
@@ -57,6 +68,7 @@ void status_fill(const struct daemon *daemon, uint64_t before, struct wire_statu
         .busy_ns = daemon->busy_ns,
         .bytes_moved = daemon->bytes_moved,
         .clients = daemon->client_count,
+        .limits = user_row(-1, daemon->options.limits.max),
     };
     fill_meter(&daemon->meter, reply);
     for (int i = 0; i < daemon->backend_count; i++) {
@@ -76,4 +88,6 @@ void status_fill(const struct daemon *daemon, uint64_t before, struct wire_statu
         if ((before == 0 || c->number < before) && reply->count < WIRE_STATUS_CLIENTS)
             fill_client(c, &reply->client[reply->count++]);
     }
+    for (const struct user *u = daemon->users; u && reply->user_count < WIRE_STATUS_USERS; u = u->next)
+        reply->user[reply->user_count++] = user_row(u->uid, u->used);
 }

@@ -226,6 +226,17 @@ static void take_status_device(struct cursor *c, struct wire_status_device *row)
     join(c, &in);
 }
 
+static void take_status_user(struct cursor *c, struct wire_status_user *row) {
+    struct cursor in = take_array(c, "user");
+    row->uid = take_int(&in, "uid");
+    row->connections = take_u64(&in, "connections");
+    row->streams = take_u64(&in, "streams");
+    row->buffers = take_u64(&in, "buffers");
+    row->buffer_bytes = take_u64(&in, "buffer bytes");
+    row->jobs_queued = take_u64(&in, "jobs queued");
+    join(c, &in);
+}
+
 /* Buckets behind those that came are empty. */
 static void take_histogram(struct cursor *c, const char *field, struct histogram *histogram) {
     struct cursor in = take_array(c, field);
@@ -265,6 +276,11 @@ static void take_status_reply(struct cursor *c, struct wire_status_reply *s) {
     for (s->count = 0; s->count < WIRE_STATUS_CLIENTS && rows.next != rows.end; s->count++)
         take_status_client(&rows, &s->client[s->count]);
     join(c, &rows);
+    take_status_user(c, &s->limits);
+    struct cursor users = take_array(c, "user rows");
+    for (s->user_count = 0; s->user_count < WIRE_STATUS_USERS && users.next != users.end; s->user_count++)
+        take_status_user(&users, &s->user[s->user_count]);
+    join(c, &users);
 }
 
 static void take_trace_job(struct cursor *c, struct wire_trace_job *job) {
@@ -530,6 +546,16 @@ static void put_status_device(msgpack_packer *k, const struct wire_status_device
     put_uint(k, row->last_ns);
 }
 
+static void put_status_user(msgpack_packer *k, const struct wire_status_user *row) {
+    put_array(k, 6);
+    put_int(k, row->uid);
+    put_uint(k, row->connections);
+    put_uint(k, row->streams);
+    put_uint(k, row->buffers);
+    put_uint(k, row->buffer_bytes);
+    put_uint(k, row->jobs_queued);
+}
+
 static void put_histogram(msgpack_packer *k, const struct histogram *histogram) {
     unsigned count = HISTOGRAM_BUCKETS;
     while (count > 0 && histogram->count[count - 1] == 0)
@@ -567,6 +593,10 @@ static void put_status_reply(msgpack_packer *k, const struct wire_status_reply *
     put_array(k, s->count);
     for (uint32_t i = 0; i < s->count; i++)
         put_status_client(k, &s->client[i]);
+    put_status_user(k, &s->limits);
+    put_array(k, s->user_count);
+    for (uint32_t i = 0; i < s->user_count; i++)
+        put_status_user(k, &s->user[i]);
 }
 
 static void put_trace_job(msgpack_packer *k, const struct wire_trace_job *job) {
@@ -624,7 +654,7 @@ static size_t field_count(const struct wire_message *m) {
     case WIRE_HELLO_REPLY:
         return 9;
     case WIRE_STATUS_REPLY:
-        return 25;
+        return 27;
     default:
         return 0;
     }

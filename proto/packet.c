@@ -28,7 +28,6 @@ static void prepare(struct msghdr *header, struct iovec *iov, union control *con
 static void finish(const struct msghdr *header, size_t size, struct packet *packet) {
     packet->size = size;
     packet->fd_count = 0;
-    packet->truncated = (header->msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
     struct msghdr *h = (struct msghdr *)header;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
@@ -43,6 +42,9 @@ static void finish(const struct msghdr *header, size_t size, struct packet *pack
                 close(fd);
         }
     }
+    bool cut = (header->msg_flags & MSG_CTRUNC) != 0;
+    packet->lost = cut && packet->fd_count < WIRE_FDS_MAX;
+    packet->truncated = (header->msg_flags & MSG_TRUNC) != 0 || (cut && !packet->lost);
 }
 
 int packet_receive(int socket, struct packet *packet, int flags) {
@@ -101,6 +103,14 @@ int packet_send(int socket, const void *data, size_t size, const int *fds, int f
         n = sendmsg(socket, &header, flags | MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
     return n < 0 ? -1 : 0;
+}
+
+void packet_close(int socket) {
+    char byte;
+    shutdown(socket, SHUT_RDWR); /* nothing comes any more */
+    while (recv(socket, &byte, 1, MSG_DONTWAIT) > 0)
+        continue;
+    close(socket);
 }
 
 void packet_close_fds(struct packet *packet) {

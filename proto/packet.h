@@ -15,7 +15,8 @@ struct packet {
     size_t size;
     int fds[WIRE_FDS_MAX];
     int fd_count;
-    bool truncated; /* longer than WIRE_PACKET_MAX, or descriptors were lost (MSG_CTRUNC) */
+    bool truncated; /* longer than WIRE_PACKET_MAX, or with more than WIRE_FDS_MAX descriptors */
+    bool lost;      /* descriptors did not come: this process may have no more */
 };
 
 /* Receives one packet. Returns 1 with a packet, 0 at end of file, -1 with errno (EAGAIN: nothing there). */
@@ -27,6 +28,10 @@ int packet_receive_many(int socket, struct packet *packets, int count);
 
 /* Sends one packet whole. Returns 0, or -1 with errno. No SIGPIPE. */
 int packet_send(int socket, const void *data, size_t size, const int *fds, int fd_count, int flags);
+
+/* Closes a socket. What was sent through it reaches the other end all the same: that of a socket which is
+ * closed with unread packets in it would see a reset in its place. */
+void packet_close(int socket);
 
 void packet_close_fds(struct packet *packet);
 

@@ -30,6 +30,7 @@ enum {
     WIRE_HELLO_MS = 5000,    /* a client that has not said HELLO by then is closed */
     WIRE_STATUS_CLIENTS = 64 /* clients that one STATUS_REPLY tells of */,
     WIRE_STATUS_DEVICES = 64 /* and devices */,
+    WIRE_STATUS_USERS = 64 /* and users */,
     WIRE_TRACE_JOBS = 128, /* jobs of one TRACE_REPLY */
 };
 
@@ -173,6 +174,12 @@ struct wire_status_device {
     uint64_t last_bytes, last_ns;    /* of the last jobs: what they had to move, and how long they ran */
 };
 
+/* What the processes of one user hold, or may hold. */
+struct wire_status_user {
+    int64_t uid; /* -1: what any user may hold */
+    uint64_t connections, streams, buffers, buffer_bytes, jobs_queued;
+};
+
 struct wire_status_reply {
     struct wire_string version, backend, detail; /* detail: e.g. the cpu backend's instruction set */
     int64_t pid;
@@ -191,6 +198,9 @@ struct wire_status_reply {
     uint32_t clients; /* in all */
     uint32_t count;   /* that follow: the newest first */
     struct wire_status_client client[WIRE_STATUS_CLIENTS];
+    struct wire_status_user limits; /* of each user */
+    uint32_t user_count;
+    struct wire_status_user user[WIRE_STATUS_USERS]; /* those with a connection */
 };
 
 struct wire_trace {

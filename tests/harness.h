@@ -26,6 +26,13 @@ void harness_start(struct harness *harness, const char *const *options);
 /* Starts it again on the same socket after it was killed. */
 void harness_restart(struct harness *harness);
 
+/* Starts kdad with the options on a listening socket of the test's, which it takes over as from a service
+ * manager; waits until it serves. The socket stays the test's. */
+pid_t harness_spawn_on(int listener, const char *const *options);
+
+/* A listening socket at a path, for any user. */
+int harness_listen(const char *path);
+
 /* Kills it, as kill -9, and reaps it. */
 void harness_kill(struct harness *harness);
 

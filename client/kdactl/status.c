@@ -47,6 +47,16 @@ static void print_client(const struct snapshot_client *row) {
            text_of_bytes(moved, c->bytes_moved), text_of_ns(p50, c->p50_ns), text_of_ns(p99, c->p99_ns));
 }
 
+static void print_user(const struct snapshot *s, uint32_t i) {
+    const struct wire_status_user *u = &s->reply.user[i], *most = &s->reply.limits;
+    char bytes[TEXT_MAX], most_bytes[TEXT_MAX];
+    printf("%-10suid %" PRId64 ": %" PRIu64 " of %" PRIu64 " connections, %" PRIu64 " of %" PRIu64
+           " streams, %" PRIu64 " of %" PRIu64 " buffers, %s of %s, %" PRIu64 " of %" PRIu64 " jobs\n",
+           i == 0 ? "limits" : "", u->uid, u->connections, most->connections, u->streams, most->streams,
+           u->buffers, most->buffers, text_of_bytes(bytes, u->buffer_bytes),
+           text_of_bytes(most_bytes, most->buffer_bytes), u->jobs_queued, most->jobs_queued);
+}
+
 static void print_text(const struct snapshot *s) {
     const struct wire_status_reply *r = &s->reply;
     char a[TEXT_MAX];
@@ -58,8 +68,11 @@ static void print_text(const struct snapshot *s) {
     printf("jobs      %" PRIu64 " done, %" PRIu64 " failed, %" PRIu64 " queued, %s moved\n", r->jobs_done,
            r->jobs_failed, r->jobs_queued, text_of_bytes(a, r->bytes_moved));
     printf("memory    %s in %" PRIu64 " buffers\n", text_of_bytes(a, r->buffer_bytes), r->buffers);
-    printf("clients   %u now, %" PRIu64 " since it started, %" PRIu64 " streams\n\n", r->clients,
+    printf("clients   %u now, %" PRIu64 " since it started, %" PRIu64 " streams\n", r->clients,
            r->connections, r->streams);
+    for (uint32_t i = 0; i < r->user_count; i++)
+        print_user(s, i);
+    putchar('\n');
     if (histogram_total(&r->whole) > 0) {
         printf("%-10s %10s %10s %10s %10s\n", "latency", "p50", "p90", "p99", "p99.9");
         print_latency("queue", &r->queue);
@@ -120,6 +133,18 @@ static cJSON *device_json(const struct snapshot *s, uint32_t i) {
     return object;
 }
 
+static cJSON *held_json(const struct wire_status_user *u) {
+    cJSON *object = cJSON_CreateObject();
+    if (u->uid >= 0)
+        json_add_number(object, "uid", (uint64_t)u->uid);
+    json_add_number(object, "connections", u->connections);
+    json_add_number(object, "streams", u->streams);
+    json_add_number(object, "buffers", u->buffers);
+    json_add_number(object, "buffer_bytes", u->buffer_bytes);
+    json_add_number(object, "jobs_queued", u->jobs_queued);
+    return object;
+}
+
 static void add_latency(cJSON *latency, const char *name, const struct histogram *h) {
     cJSON *object = cJSON_AddObjectToObject(latency, name);
     json_add_number(object, "p50_ns", histogram_quantile(h, 0.5));
@@ -156,6 +181,10 @@ static enum exit_code print_json(const struct snapshot *s) {
     cJSON *clients = cJSON_AddArrayToObject(object, "clients");
     for (uint32_t i = 0; i < s->client_count; i++)
         cJSON_AddItemToArray(clients, client_json(&s->clients[i]));
+    cJSON_AddItemToObject(object, "limits", held_json(&r->limits));
+    cJSON *users = cJSON_AddArrayToObject(object, "users");
+    for (uint32_t i = 0; i < r->user_count; i++)
+        cJSON_AddItemToArray(users, held_json(&r->user[i]));
     enum exit_code code = json_print(object);
     cJSON_Delete(object);
     return code;

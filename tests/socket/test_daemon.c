@@ -666,27 +666,11 @@ END_TEST
 #ifdef HAVE_LIBSYSTEMD
 START_TEST(a_socket_is_taken_over) {
     char path[sizeof server.socket + 8];
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(path, sizeof path, "%s.own", server.socket);
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
-    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
-    ck_assert_int_eq(listen(listener, 8), 0);
+    int listener = harness_listen(path);
     for (int round = 0; round < 2; round++) {
         struct raw raw;
-        pid_t pid = fork();
-        if (pid == 0) {
-            char number[16];
-            snprintf(number, sizeof number, "%d", (int)getpid());
-            setenv("LISTEN_PID", number, 1);
-            setenv("LISTEN_FDS", "1", 1);
-            if (listener == 3)
-                fcntl(3, F_SETFD, 0);
-            else
-                dup2(listener, 3);
-            execl(KDAD_BINARY, "kdad", "--backend", "cpu", "--quiet", (char *)NULL);
-            _exit(127);
-        }
+        pid_t pid = harness_spawn_on(listener, NULL);
         raw_open(&raw, path);
         kill(pid, SIGTERM);
         raw_expect_closing(&raw, WIRE_CANCELLED, "the daemon is stopping");

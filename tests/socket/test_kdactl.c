@@ -423,8 +423,13 @@ START_TEST(status_tells_what_was_done) {
     ck_assert_int_ge(cJSON_GetArraySize(clients), 1); /* the check's connection may still be closing */
     ck_assert_str_eq(cJSON_GetObjectItem(cJSON_GetArrayItem(clients, 0), "name")->valuestring, "kdactl");
     ck_assert_double_eq(number(cJSON_GetArrayItem(clients, 0), "uid"), getuid());
+    const cJSON *user = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "users"), 0);
+    ck_assert_double_eq(number(user, "uid"), getuid());
+    ck_assert_double_ge(number(user, "connections"), 1);
+    ck_assert_double_eq(number(cJSON_GetObjectItem(json, "limits"), "connections"), 512);
     cJSON_Delete(json);
     ASSERT_CODE(0, "status");
+    assert_says(out, " of 512 connections, ");
     assert_says(out, "2 done, 0 failed, 0 queued");
     assert_says(out, "kdactl");
 }

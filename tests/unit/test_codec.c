@@ -152,6 +152,9 @@ static int sample(struct wire_message *m, int i) {
             row.name = wire_string(name);
             m->status_reply.client[c] = row;
         }
+        m->status_reply.user_count = WIRE_STATUS_USERS;
+        memset(m->status_reply.user, 0xff, sizeof m->status_reply.user);
+        m->status_reply.limits = m->status_reply.user[0];
         return 1;
     case 14:
         m->opcode = WIRE_JOB_ERROR;
