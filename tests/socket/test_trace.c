@@ -361,6 +361,8 @@ START_TEST(a_file_that_cannot_be_whole_is_none) {
     ck_assert_int_eq(exit_code(start_kdactl("/nonexistent/trace.json", "1")), 3);
     harness_restart(&server);
     ck_assert_int_eq(exit_code(start_kdactl("/nonexistent/trace.json", "1")), 1);
+    raw_close(&client);
+    raw_close(&tracer);
     raw_open(&client, server.socket); /* for teardown */
     raw_open(&tracer, server.socket);
 }
