@@ -384,6 +384,14 @@ static void on_register(struct client *client, const struct wire_message *reques
         reply_error(client, id, WIRE_LIMIT, why);
         return;
     }
+    if (request->reg.kind == WIRE_BUFFER_CUDA_IPC && client->uid != geteuid()) {
+        snprintf(why, sizeof why,
+                 "buffer: GPU memory by its IPC handle is mapped for uid %u alone, who runs the daemon, not "
+                 "for uid %u",
+                 (unsigned)geteuid(), (unsigned)client->uid);
+        reply_error(client, id, WIRE_UNSUPPORTED, why);
+        return;
+    }
     struct backend *backend = find_mapper(daemon, request->reg.kind);
     if (!backend) {
         snprintf(why, sizeof why, "buffer: kind is %u, which this daemon does not map", request->reg.kind);

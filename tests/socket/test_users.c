@@ -114,6 +114,25 @@ START_TEST(each_user_has_its_own) {
 }
 END_TEST
 
+/* Handles of a GPU's memory are taken from the daemon's own user alone, whatever backends there are. */
+START_TEST(another_users_handles_are_refused) {
+    struct raw other;
+    char handle[WIRE_HANDLE_SIZE] = {0};
+    struct wire_message m = {.opcode = WIRE_REGISTER, .id = 3};
+    m.reg = (struct wire_register){.kind = WIRE_BUFFER_CUDA_IPC,
+                                   .size = 4096,
+                                   .device = wire_string("GPU-0"),
+                                   .handle = {handle, sizeof handle}};
+    open_as(&other, OTHER);
+    raw_send(&other, &m, -1);
+    raw_expect_error(&other, 3, WIRE_UNSUPPORTED,
+                     "buffer: GPU memory by its IPC handle is mapped for uid 0 alone, who runs the daemon, "
+                     "not for uid 65534");
+    ck_assert_uint_eq(row(&other, OTHER)->buffers, 0);
+    raw_close(&other);
+}
+END_TEST
+
 int main(void) {
 #ifndef HAVE_LIBSYSTEMD
     puts("skipped: this kdad takes over no socket");
@@ -127,6 +146,7 @@ int main(void) {
     TCase *c = tcase_create("users");
     tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_test(c, each_user_has_its_own);
+    tcase_add_test(c, another_users_handles_are_refused);
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
