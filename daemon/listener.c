@@ -5,6 +5,7 @@
  * alone. The socket's directory is locked meanwhile, so that of two daemons that start together one wins.
  */
 #include "daemon/daemon.h"
+#include "daemon/loop.h"
 #include "proto/address.h"
 
 #include <errno.h>
@@ -94,7 +95,7 @@ static bool bind_here(struct listener *l, const char *path, char why[PROBLEM_WHY
         l->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (l->socket < 0 || bind(l->socket, (struct sockaddr *)&l->address, size) < 0)
             fail(why, name, "cannot be bound");
-        else if (l->own = true, listen(l->socket, BACKLOG) < 0)
+        else if (l->own = true, loop_owns_socket(name), listen(l->socket, BACKLOG) < 0)
             fail(why, name, "cannot be listened on");
         else
             bound = true;
@@ -195,6 +196,7 @@ void listener_close(struct daemon *daemon) {
         uv_close((uv_handle_t *)&l->poll, NULL);
     if (l->own)
         unlink(l->address.sun_path);
+    loop_owns_socket(NULL);
     close(l->socket);
     if (l->reserve >= 0)
         close(l->reserve);

@@ -5,6 +5,7 @@
  * clients had sent are still read, so that each of their jobs gets its status; then connections close.
  */
 #include "daemon/daemon.h"
+#include "daemon/loop.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -54,8 +55,9 @@ void daemon_settle_soon(struct daemon *daemon) {
         uv_timer_start(&daemon->soon, on_soon, 1, 0);
 }
 
+/* One that was not opened has no data. */
 static void close_handle(uv_handle_t *handle) {
-    if (!uv_is_closing(handle))
+    if (handle->data && !uv_is_closing(handle))
         uv_close(handle, NULL);
 }
 
@@ -134,6 +136,32 @@ static bool open_backends(struct daemon *daemon, const struct options *options, 
     return !cpu || open_backend(daemon, &cpu_backend, options, why);
 }
 
+static int open_signal(struct daemon *daemon, uv_signal_t *handle, uv_signal_cb handler, int number) {
+    int error = uv_signal_init(&daemon->loop, handle);
+    if (error)
+        return error;
+    handle->data = daemon;
+    return uv_signal_start(handle, handler, number);
+}
+
+static bool open_handles(struct daemon *daemon, char why[PROBLEM_WHY]) {
+    uv_timer_init(&daemon->loop, &daemon->soon); /* timers need nothing */
+    uv_timer_init(&daemon->loop, &daemon->watchdog);
+    daemon->soon.data = daemon->watchdog.data = daemon;
+    int error = uv_async_init(&daemon->loop, &daemon->settle, on_settle);
+    if (!error) {
+        daemon->settle.data = daemon;
+        error = open_signal(daemon, &daemon->terminate, on_signal, SIGTERM);
+    }
+    if (!error)
+        error = open_signal(daemon, &daemon->interrupt, on_signal, SIGINT);
+    if (!error)
+        error = open_signal(daemon, &daemon->hangup, on_hangup, SIGHUP);
+    if (error)
+        snprintf(why, PROBLEM_WHY, "the event loop cannot be made: %s", uv_strerror(error));
+    return error == 0;
+}
+
 static bool start(struct daemon *daemon, char why[PROBLEM_WHY]) {
     uint8_t *batch = malloc((size_t)DAEMON_BATCH * WIRE_PACKET_MAX);
     daemon->batch[0].data = batch;
@@ -144,18 +172,8 @@ static bool start(struct daemon *daemon, char why[PROBLEM_WHY]) {
     }
     for (int i = 1; i < DAEMON_BATCH; i++)
         daemon->batch[i].data = batch + (size_t)i * WIRE_PACKET_MAX;
-    uv_async_init(&daemon->loop, &daemon->settle, on_settle);
-    uv_timer_init(&daemon->loop, &daemon->soon);
-    uv_timer_init(&daemon->loop, &daemon->watchdog);
-    uv_signal_init(&daemon->loop, &daemon->terminate);
-    uv_signal_init(&daemon->loop, &daemon->interrupt);
-    uv_signal_init(&daemon->loop, &daemon->hangup);
-    daemon->settle.data = daemon->soon.data = daemon->watchdog.data = daemon->terminate.data =
-        daemon->interrupt.data = daemon->hangup.data = daemon;
-    uv_signal_start(&daemon->terminate, on_signal, SIGTERM);
-    uv_signal_start(&daemon->interrupt, on_signal, SIGINT);
-    uv_signal_start(&daemon->hangup, on_hangup, SIGHUP);
-    return open_backends(daemon, &daemon->options, why) && listener_open(daemon, daemon->options.socket, why);
+    return open_handles(daemon, why) && open_backends(daemon, &daemon->options, why) &&
+           listener_open(daemon, daemon->options.socket, why);
 }
 
 static void tell_ready(const struct daemon *daemon, int fd) {
@@ -174,14 +192,12 @@ static void tell_ready(const struct daemon *daemon, int fd) {
 
 static void clean_up(struct daemon *daemon) {
     listener_close(daemon);
-    if (daemon->settle.data) {
-        daemon->stopping = true;
-        daemon_check_end(daemon);
-    }
+    daemon->stopping = true;
+    daemon_check_end(daemon);
     uv_run(&daemon->loop, UV_RUN_DEFAULT); /* closes what is closing */
     for (int i = 0; i < daemon->backend_count; i++)
         daemon->backends[i]->ops->close(daemon->backends[i]);
-    uv_loop_close(&daemon->loop);
+    loop_close(&daemon->loop);
     wire_codec_free(daemon->codec);
     trace_free(&daemon->trace);
     free(daemon->batch[0].data);
@@ -204,7 +220,10 @@ int main(int argc, char **argv) {
     log_set_level(daemon.options.log_level);
     signal(SIGPIPE, SIG_IGN);
     raise_descriptor_limit();
-    uv_loop_init(&daemon.loop);
+    if (!loop_open(&daemon.loop, why)) {
+        fprintf(stderr, "kdad: %s\n", why);
+        return 1;
+    }
     daemon.thread = uv_thread_self();
     daemon.since = uv_hrtime();
     code = start(&daemon, why) ? 0 : 1;
