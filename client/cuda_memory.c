@@ -45,9 +45,10 @@ static bool buffer_id(const struct cuda_driver *driver, uint64_t address, uint64
 }
 
 static void forget(struct cuda_memory *memory, size_t at) {
-    memory->bytes -= memory->allocations[at].size;
-    free(memory->allocations[at].part);
-    memory->allocations[at] = memory->allocations[--memory->count];
+    struct cuda_allocation *a = &memory->allocations[at];
+    memory->bytes -= a->size;
+    free(a->part);
+    memmove(a, a + 1, (--memory->count - at) * sizeof *a);
 }
 
 /* True if each part is still the memory that was registered. */
@@ -294,25 +295,26 @@ kdad_status cuda_memory_place(struct cuda_memory *memory, struct cuda_stream *s,
     return status;
 }
 
-/* The one that was used the longest ago, and is in no submission; NULL: none. With the lock. */
-static struct cuda_allocation *find_oldest(struct cuda_memory *memory, const struct session *session) {
-    struct cuda_allocation *oldest = NULL;
+/* The index of the one that was used the longest ago, and is in no submission; count: none. With the lock. */
+static size_t find_oldest(const struct cuda_memory *memory, const struct session *session) {
+    size_t oldest = memory->count;
     for (size_t i = 0; i < memory->count; i++) {
-        struct cuda_allocation *a = &memory->allocations[i];
-        if (a->serial == session->serial && a->pins == 0 && (!oldest || a->used < oldest->used))
-            oldest = a;
+        const struct cuda_allocation *a = &memory->allocations[i];
+        if (a->serial == session->serial && a->pins == 0 &&
+            (oldest == memory->count || a->used < memory->allocations[oldest].used))
+            oldest = i;
     }
     return oldest;
 }
 
 void cuda_memory_placed(struct cuda_memory *memory, struct session *session, const struct problem *placed,
                         int64_t deadline) {
-    struct cuda_allocation *oldest;
+    size_t oldest;
     pthread_mutex_lock(&memory->lock);
     unpin(memory, session, placed, OPERAND_COUNT);
-    while (memory->bytes > memory->limit && (oldest = find_oldest(memory, session))) {
-        session_release(session, oldest->buffer, deadline);
-        forget(memory, (size_t)(oldest - memory->allocations));
+    while (memory->bytes > memory->limit && (oldest = find_oldest(memory, session)) < memory->count) {
+        session_release(session, memory->allocations[oldest].buffer, deadline);
+        forget(memory, oldest);
     }
     pthread_mutex_unlock(&memory->lock);
 }
