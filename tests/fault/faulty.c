@@ -105,13 +105,12 @@ int faulty_wait(pid_t pid, const char *what) {
 
 /* --- the daemon ---------------------------------------------------------------------------------------- */
 
-void faulty_daemon_start(struct faulty_daemon *daemon, struct fault fault) {
+void faulty_daemon_restart(struct faulty_daemon *daemon, struct fault fault) {
     int ready[2];
     char number[16], byte;
     if (pipe2(ready, O_CLOEXEC) < 0)
         abort();
     unlink(log_path);
-    unlink(socket_path);
     *daemon = (struct faulty_daemon){.pid = fork()};
     if (daemon->pid == 0) {
         int told = fcntl(ready[1], F_DUPFD, 10);
@@ -137,6 +136,11 @@ void faulty_daemon_start(struct faulty_daemon *daemon, struct fault fault) {
         daemon->status = faulty_wait(daemon->pid, "a daemon that closed its pipe");
         daemon->pid = 0;
     }
+}
+
+void faulty_daemon_start(struct faulty_daemon *daemon, struct fault fault) {
+    unlink(socket_path);
+    faulty_daemon_restart(daemon, fault);
 }
 
 bool faulty_daemon_ended(struct faulty_daemon *daemon) {

@@ -34,6 +34,9 @@ struct faulty_daemon {
 /* Starts kdad, and waits until it serves, has ended or (stop) has stopped. */
 void faulty_daemon_start(struct faulty_daemon *daemon, struct fault fault);
 
+/* The same on the socket that one before has left. */
+void faulty_daemon_restart(struct faulty_daemon *daemon, struct fault fault);
+
 /* True if it has ended by now. */
 bool faulty_daemon_ended(struct faulty_daemon *daemon);
 
