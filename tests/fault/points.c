@@ -7,6 +7,8 @@
  * makes one), map (mmap, ftruncate, posix_fallocate), send, receive, thread. Actions: fail, kill (SIGKILL),
  * stop (SIGSTOP, and then as if nothing had been). KDAD_FAULT_LOG names a file that gets a line when that
  * call comes, and one at the end with the number of blocks that are still allocated.
+ *
+ * With KDAD_FAULT_CLOCK set, the time of day jumps by hours at each look at it, forth and back.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -25,6 +27,8 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
 #define POINT __attribute__((visibility("default")))
@@ -43,6 +47,7 @@ static enum kind target;
 static unsigned long target_call; /* 0: none */
 static enum action action;
 static const char *log_path;
+static bool jumping_clock;
 
 static void write_log(const char *text, int size) {
     int fd = (int)syscall(SYS_openat, AT_FDCWD, log_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
@@ -93,6 +98,7 @@ __attribute__((constructor)) static void begin(void) {
     char kind[16], verb[8];
     unsigned long call;
     log_path = getenv("KDAD_FAULT_LOG");
+    jumping_clock = getenv("KDAD_FAULT_CLOCK");
     if (!what || !log_path)
         return;
     if (sscanf(what, "%15[a-z]:%lu:%7[a-z]", kind, &call, verb) != 3)
@@ -287,6 +293,36 @@ POINT int recvmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags, 
     NEXT(recvmmsg);
     FAIL_IF_STRUCK(RECEIVE, ENOMEM)
     return next(fd, messages, count, flags, timeout);
+}
+
+/* --- the clock ----------------------------------------------------------------------------------------- */
+
+static time_t jump(void) {
+    static atomic_uint looks;
+    return jumping_clock ? (time_t)(atomic_fetch_add(&looks, 1) % 7 * 3600) - 10800 : 0;
+}
+
+POINT int clock_gettime(clockid_t clock, struct timespec *to) {
+    NEXT(clock_gettime);
+    int result = next(clock, to);
+    if (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)
+        to->tv_sec += jump();
+    return result;
+}
+
+POINT int gettimeofday(struct timeval *restrict to, void *restrict zone) {
+    NEXT(gettimeofday);
+    int result = next(to, zone);
+    to->tv_sec += jump();
+    return result;
+}
+
+POINT time_t time(time_t *to) {
+    NEXT(time);
+    time_t now = next(NULL) + jump();
+    if (to)
+        *to = now;
+    return now;
 }
 
 POINT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),

@@ -3,6 +3,7 @@
  * receive, mapping and descriptor, for all n. A client that dies leaves nothing in the daemon; one that is
  * stopped holds up nobody. A daemon that dies is told of as lost, no job is reported done that was not, and
  * the next daemon takes the socket that was left; one that is stopped and goes on has lost nothing.
+ * And the time of day jumps while both are at work, which nobody is to notice.
  *
  * test_kills [SIDE:KIND:ACTION [CALL]], as "client:send:kill 17". Unless KDAD_FULL is set, each seventh call
  * is taken.
@@ -112,6 +113,20 @@ static bool run(struct faulty_daemon *daemon, bool client, struct fault fault) {
     return kills ? kill_daemon(fault) : stop_daemon(fault);
 }
 
+static void run_beside_jumping_clock(void) {
+    static const char what[] = "the clock jumps";
+    struct fault behind_all = {"send", 1000000, "fail"}; /* none; but the library is loaded */
+    struct faulty_daemon daemon;
+    setenv("KDAD_FAULT_CLOCK", "1", 1);
+    faulty_daemon_start(&daemon, behind_all);
+    if (faulty_session_end(faulty_session_start(behind_all, false), what, 0) != 0)
+        faulty_problem("%s: the session fails", what);
+    faulty_daemon_settles(&daemon, descriptors, what);
+    faulty_daemon_stop(&daemon, what);
+    unsetenv("KDAD_FAULT_CLOCK");
+    printf("%-8s %-12s %-6s %6d\n", "both", "clock", "jump", 1);
+}
+
 /* All calls of a kind, or one. */
 static void run_all(struct faulty_daemon *daemon, bool client, const char *kind, const char *action,
                     const char *only, unsigned long one) {
@@ -151,5 +166,7 @@ int main(int argc, char **argv) {
         run_all(NULL, false, kinds[k], "kill", only, one);
         run_all(NULL, false, kinds[k], "stop", only, one);
     }
+    if (!only)
+        run_beside_jumping_clock();
     return faulty_end() != 0;
 }
