@@ -19,6 +19,7 @@ struct counted {
     int number;              /* expected place in that order */
     atomic_bool in_order;    /* false if begin or end came out of turn, or items overlapped */
     pthread_barrier_t *meet; /* run waits here, if given */
+    atomic_bool inside;      /* it has come to that */
     atomic_uchar seen[64];
     atomic_int *left; /* tasks not ended yet */
 };
@@ -36,6 +37,7 @@ static void run(struct pool_task *task, int64_t first, int64_t count, void *scra
     if (((uintptr_t)scratch & 63) != 0)
         c->in_order = false;
     memset(scratch, 1, 4096);
+    c->inside = true;
     if (c->meet)
         pthread_barrier_wait(c->meet);
     for (int64_t i = first; i < first + count; i++) {
@@ -252,8 +254,9 @@ START_TEST(a_thread_that_hangs_is_noticed) {
     fill(&stuck, 1, 1, 0, &ran, &order, &left);
     stuck.meet = &meet;
     pool_submit(pool, &hung, &stuck.task);
-    while (pool_lives(pool)) /* once for each state on the way into the slice */
+    while (!stuck.inside)
         sched_yield();
+    pool_lives(pool); /* the first look at that slice */
     for (int i = 0; i < 3; i++) {
         fill(&task, 8, 1, i, &ran, &order_other, &left);
         pool_submit(pool, &other, &task.task);
