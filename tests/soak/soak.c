@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CLIENTS_MAX = 256, ROWS = 20, TICK_MS = 10, BAR = 30, END_S = 120 };
+enum { CLIENTS_MAX = 256, ROWS = 20, TICK_MS = 10, BAR = 30, END_S = 120, LONG_S = 60 };
 
 struct shared {
     bool stop;
@@ -190,7 +190,6 @@ static void print_row(const struct row *row) {
            (unsigned long long)row->sum.lost, (unsigned long long)row->sum.unexpected,
            (unsigned long long)row->sum.connected, clients_killed, daemons_killed, row->descriptors,
            row->memory, bar);
-    fflush(stdout);
 }
 
 /* --- the run ------------------------------------------------------------------------------------------- */
@@ -253,6 +252,8 @@ static void judge(uint64_t start, int descriptors, long memory) {
         row = measure(start);
     }
     print_row(&row);
+    if (row.sum.done == 0)
+        complain("no job was done");
     if (row.sum.wrong > 0)
         complain("wrong results");
     if (row.sum.unexpected > 0)
@@ -261,17 +262,18 @@ static void judge(uint64_t start, int descriptors, long memory) {
         complain("jobs were lost, and no daemon was");
     if (row.descriptors > descriptors)
         complain("the daemon has more descriptors than before the first client");
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they keep what was freed */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) /* they keep what was freed */
+    (void)memory;
+#else
     if (options.kill_daemon_ms == 0 && row.memory > memory + memory / 4 + 2048)
         complain("the daemon's memory has grown since a quarter of the time had passed");
 #endif
     for (int i = 0; i < options.clients; i++) {
         if (shared->slot[i].words[0])
             printf("client %d: %s\n", i, shared->slot[i].words);
-        if (shared->slot[i].done == 0)
+        if (shared->slot[i].done == 0 && options.seconds >= LONG_S)
             complain("a client got no job done");
     }
-    (void)memory;
 }
 
 static bool read_options(int argc, char **argv) {
@@ -310,6 +312,7 @@ int main(int argc, char **argv) {
         return 1;
     snprintf(socket_path, sizeof socket_path, "%s/kdad.sock", directory);
     setenv("KDAD_SOCKET", socket_path, 1);
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* children must not have anything to write */
     srand(options.seed);
     printf("seed %u, %d clients\n", options.seed, options.clients);
     if (!start_daemon())

@@ -26,10 +26,6 @@ static void setup_few_descriptors(void) {
     harness_start(&server, options);
 }
 
-static void setup(void) {
-    harness_start(&server, options);
-}
-
 static void teardown(void) {
     harness_stop(&server);
 }
@@ -115,6 +111,10 @@ START_TEST(few_descriptors) {
 END_TEST
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* their shadow needs terabytes */
+
+static void setup(void) {
+    harness_start(&server, options);
+}
 
 static struct rlimit unlimited = {RLIM_INFINITY, RLIM_INFINITY};
 
