@@ -121,11 +121,11 @@ __attribute__((destructor)) static void end(void) {
 
 /* --- memory -------------------------------------------------------------------------------------------- */
 
-extern void *__libc_malloc(size_t);
-extern void *__libc_calloc(size_t, size_t);
-extern void *__libc_realloc(void *, size_t);
-extern void *__libc_memalign(size_t, size_t);
-extern void __libc_free(void *);
+extern void *libc_malloc(size_t) __asm__("__libc_malloc");
+extern void *libc_calloc(size_t, size_t) __asm__("__libc_calloc");
+extern void *libc_realloc(void *, size_t) __asm__("__libc_realloc");
+extern void *libc_memalign(size_t, size_t) __asm__("__libc_memalign");
+extern void libc_free(void *) __asm__("__libc_free");
 
 static void *counted(void *block) {
     if (block)
@@ -139,21 +139,21 @@ static void *no_memory(void) {
 }
 
 POINT void *malloc(size_t size) {
-    return struck(ALLOC, CALLER) ? no_memory() : counted(__libc_malloc(size));
+    return struck(ALLOC, CALLER) ? no_memory() : counted(libc_malloc(size));
 }
 
 POINT void *calloc(size_t count, size_t size) {
-    return struck(ALLOC, CALLER) ? no_memory() : counted(__libc_calloc(count, size));
+    return struck(ALLOC, CALLER) ? no_memory() : counted(libc_calloc(count, size));
 }
 
 POINT void *realloc(void *block, size_t size) {
     if (struck(ALLOC, CALLER))
         return no_memory();
-    return block ? __libc_realloc(block, size) : counted(__libc_realloc(block, size));
+    return block ? libc_realloc(block, size) : counted(libc_realloc(block, size));
 }
 
 POINT int posix_memalign(void **block, size_t alignment, size_t size) {
-    void *got = struck(ALLOC, CALLER) ? NULL : counted(__libc_memalign(alignment, size));
+    void *got = struck(ALLOC, CALLER) ? NULL : counted(libc_memalign(alignment, size));
     if (!got)
         return ENOMEM;
     *block = got;
@@ -161,13 +161,13 @@ POINT int posix_memalign(void **block, size_t alignment, size_t size) {
 }
 
 POINT void *aligned_alloc(size_t alignment, size_t size) {
-    return struck(ALLOC, CALLER) ? no_memory() : counted(__libc_memalign(alignment, size));
+    return struck(ALLOC, CALLER) ? no_memory() : counted(libc_memalign(alignment, size));
 }
 
 POINT void free(void *block) {
     if (block)
         atomic_fetch_sub(&live, 1);
-    __libc_free(block);
+    libc_free(block);
 }
 
 /* --- what libc has behind its names -------------------------------------------------------------------- */

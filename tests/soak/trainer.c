@@ -91,6 +91,10 @@ static size_t lay_out(struct problem *p, enum operand o) {
     return (size_t)(shape[0] * shape[1] * row) * width_of(problem_dtype(p, o));
 }
 
+static float gate(size_t row, float value) {
+    return -0.02F * (float)row - 0.01F * value;
+}
+
 /* Values of some size; gates fall along all rows. */
 static void fill(struct trainer *t, const struct job *j, enum operand o) {
     enum dtype type = problem_dtype(&j->p, o);
@@ -99,7 +103,7 @@ static void fill(struct trainer *t, const struct job *j, enum operand o) {
     for (size_t i = 0; i < count; i++) {
         float value = (float)draw(t, 4096) / 2048.0F - 1.0F;
         if (o == OPERAND_G)
-            value = -0.02F * (float)(i / row) - 0.01F * value;
+            value = gate(i / row, value);
         uint16_t half = type == DTYPE_BF16  ? oracle_to_bf16(value)
                         : type == DTYPE_F16 ? oracle_to_f16(value)
                                             : 0;
