@@ -1,5 +1,5 @@
 /*
- * cuda_backend.c - jobs on GPUs: a CUDA stream for each client's stream.
+ * cuda_backend.c - jobs on GPUs: CUDA streams of its own for each client's stream.
  *
  * The watcher is the one thread that launches. A job is launched once its client's ready word has reached its
  * ticket; behind it the device advances the timeline's done, and a word of the daemon's own that the watcher
@@ -9,12 +9,17 @@
  * cancelled) is ended by the host once all before it are done: so done is written by the device or by the
  * host, never by both at once.
  *
+ * A queue has two CUDA streams, of ordinary and of high priority: jobs of a client that has had less of the
+ * device than another (share.h) go by the latter, so the GPU takes them up as soon as a block of the other's
+ * kernel ends. Little is launched ahead, for as little is decided ahead.
+ *
  * The watcher spins while a job is launched or waiting and something happened lately, then naps, longer and
  * longer; without jobs it sleeps. A device error is sticky: the process ends at once, since no word of that
  * context can be believed any more; its clients see the daemon lost.
  */
 #include "daemon/cuda_memory.h"
 #include "daemon/job.h"
+#include "daemon/share.h"
 #include "daemon/stream.h"
 
 #include <errno.h>
@@ -27,7 +32,9 @@
 #include <unistd.h>
 
 enum {
-    DEPTH = 16,         /* jobs of a queue that are on the device at once; a power of two */
+    DEPTH = 16,         /* jobs of a queue that are on the device at once, at most; a power of two */
+    AHEAD = 2,          /* of them, at least … */
+    AHEAD_NS = 1000000, /* … else as many as the device is done with in that time */
     SPIN_NS = 200000,   /* the watcher spins that long after something happened … */
     NAP_MIN_NS = 20000, /* … then naps */
     NAP_MAX_NS = 1000000,
@@ -56,10 +63,18 @@ struct private_words {
     int32_t verdict[DEPTH];
 };
 
+struct cuda_group {
+    struct group base;
+    struct share share; /* of all devices; under the backend's lock */
+};
+
+enum lane { LANE_ORDINARY, LANE_HIGH, LANES };
+
 struct cuda_queue {
     struct queue base;
     struct cuda_device *on;
-    CUstream stream;
+    CUstream stream[LANES];
+    CUevent turn; /* where a lane ends, for the other one to go on behind it */
     struct timeline *timeline;
     CUdeviceptr timeline_address;
     struct private_words *words;
@@ -70,6 +85,9 @@ struct cuda_queue {
     struct job *first, *last; /* launched ones, then waiting ones */
     struct job *waiting;      /* the first that is not launched; NULL if all are */
     int launched;
+    enum lane lane;                 /* of the launched ones */
+    uint64_t cost[DEPTH], ahead_ns; /* that launched ones may take, and all together */
+    uint64_t finished_ns;           /* when the device was last done with one */
     bool active, closing;
     struct cuda_queue *next; /* active */
 };
@@ -114,8 +132,50 @@ static bool have_scratch(struct cuda_backend *b, struct cuda_queue *q, struct jo
     return true;
 }
 
+static struct cuda_group *group_of(const struct cuda_queue *q) {
+    return (struct cuda_group *)q->base.group;
+}
+
+/* The device's time that a job takes at the least. */
+static uint64_t cost_of(const struct cuda_device *d, const struct job *job) {
+    const double rate = d->copy_rate ? (double)d->copy_rate : 1e12;
+    return (uint64_t)((double)problem_traffic(&job->problem) * 1e9 / rate);
+}
+
+/* The lane that the queue's next job takes: high for a client that is behind one with jobs on the device. */
+static enum lane choose_lane(const struct cuda_backend *b, const struct cuda_queue *q, int64_t now) {
+    uint64_t most = 0;
+    for (const struct cuda_queue *other = b->active; other; other = other->next) {
+        uint64_t had = other->on == q->on ? share_now(&group_of(other)->share, now) : 0;
+        most = had > most ? had : most;
+    }
+    return share_is_behind(share_now(&group_of(q)->share, now), most) ? LANE_HIGH : LANE_ORDINARY;
+}
+
+/* Changes lanes behind what is launched. */
+static bool take_lane(struct cuda_backend *b, struct cuda_queue *q, enum lane lane, char why[CUDA_WHY]) {
+    enum lane from = q->lane;
+    q->lane = lane;
+    return from == lane || q->launched == 0 ||
+           (cuda_ok(b->driver->EventRecord(q->turn, q->stream[from]), "cuEventRecord", why) &&
+            cuda_ok(b->driver->StreamWaitEvent(q->stream[lane], q->turn, 0), "cuStreamWaitEvent", why));
+}
+
+/* The timeline's done, and then the daemon's own. */
+static bool put_done(struct cuda_backend *b, struct cuda_queue *q, uint64_t ticket, char why[CUDA_WHY]) {
+    CUstreamBatchMemOpParams write[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        write[i].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+        write[i].writeValue.value64 = ticket;
+    }
+    write[0].writeValue.address = q->timeline_address + offsetof(struct timeline, done);
+    write[1].writeValue.address = q->words_address + offsetof(struct private_words, done);
+    return cuda_ok(b->driver->StreamBatchMemOp(q->stream[q->lane], 2, write, 0), "cuStreamBatchMemOp", why);
+}
+
 static void put_on_device(struct cuda_backend *b, struct cuda_queue *q, struct job *job) {
     char why[CUDA_WHY];
+    int64_t now = now_ns();
     size_t slot = job->ticket % DEPTH;
     struct cuda_sequences sequences = {
         .scratch = q->scratch,
@@ -124,29 +184,27 @@ static void put_on_device(struct cuda_backend *b, struct cuda_queue *q, struct j
                   job->ticket % WIRE_STREAM_SLOTS * sizeof(int32_t),
         .bad_status = WIRE_BAD_DATA,
     };
-    job->started_ns = (uint64_t)now_ns();
+    job->started_ns = (uint64_t)now;
     q->words->verdict[slot] = CUDA_VERDICT_OK;
     timeline_set_status(q->timeline, job->ticket, WIRE_OK);
-    bool good = problem_is_empty(&job->problem) ||
-                cuda_launch(q->on->kernels, q->stream, &job->problem, job->address, &sequences, why);
-    good =
-        good && cuda_ok(b->driver->StreamWriteValue64(
-                            q->stream, q->timeline_address + offsetof(struct timeline, done), job->ticket, 0),
-                        "cuStreamWriteValue64", why);
-    good = good &&
-           cuda_ok(b->driver->StreamWriteValue64(
-                       q->stream, q->words_address + offsetof(struct private_words, done), job->ticket, 0),
-                   "cuStreamWriteValue64", why);
+    bool good =
+        take_lane(b, q, choose_lane(b, q, now), why) &&
+        (problem_is_empty(&job->problem) ||
+         cuda_launch(q->on->kernels, q->stream[q->lane], &job->problem, job->address, &sequences, why)) &&
+        put_done(b, q, job->ticket, why);
     if (!good)
         die(why);
     job->shown = true;
+    q->cost[slot] = cost_of(q->on, job);
+    q->ahead_ns += q->cost[slot];
+    share_charge(&group_of(q)->share, now, q->cost[slot]);
 }
 
 /* Launches, or ends, the queue's first waiting job if its turn has come. Under the lock, which job_end is
  * called without. */
 static bool launch_one(struct cuda_backend *b, struct cuda_queue *q) {
     struct job *job = q->waiting;
-    if (!job || q->launched == DEPTH)
+    if (!job || q->launched == DEPTH || (q->launched >= AHEAD && q->ahead_ns > AHEAD_NS))
         return false;
     bool runs = job_runnable(job);
     if (runs && (atomic_load_explicit(&q->timeline->ready, memory_order_acquire) < job->ticket ||
@@ -176,6 +234,10 @@ static bool finish_one(struct cuda_backend *b, struct cuda_queue *q) {
     int32_t verdict = __atomic_load_n(&q->words->verdict[job->ticket % DEPTH], __ATOMIC_RELAXED);
     if (verdict != CUDA_VERDICT_OK)
         job_refuse(job, WIRE_BAD_DATA, "%s", cuda_verdict_sentence(verdict));
+    uint64_t now = (uint64_t)now_ns();
+    job->busy_ns = now - (q->finished_ns > job->started_ns ? q->finished_ns : job->started_ns);
+    q->finished_ns = now;
+    q->ahead_ns -= q->cost[job->ticket % DEPTH];
     q->first = job->next;
     q->launched--;
     q->on->launched--;
@@ -190,7 +252,7 @@ static bool finish_one(struct cuda_backend *b, struct cuda_queue *q) {
 static void ask_for_errors(struct cuda_backend *b) {
     char why[CUDA_WHY];
     for (struct cuda_queue *q = b->active; q; q = q->next) {
-        CUresult result = q->launched > 0 ? b->driver->StreamQuery(q->stream) : CUDA_SUCCESS;
+        CUresult result = q->launched > 0 ? b->driver->StreamQuery(q->stream[q->lane]) : CUDA_SUCCESS;
         if (result != CUDA_ERROR_NOT_READY && !cuda_ok(result, "cuStreamQuery", why))
             die(why);
     }
@@ -384,10 +446,11 @@ static void cuda_unmap(struct backend *backend, struct mapping *mapping) {
 /* --- queues -------------------------------------------------------------------------------------------- */
 
 static struct group *cuda_group_open(struct backend *backend) {
-    struct group *group = calloc(1, sizeof *group);
-    if (group)
-        group->backend = backend;
-    return group;
+    struct cuda_group *group = calloc(1, sizeof *group);
+    if (!group)
+        return NULL;
+    group->base.backend = backend;
+    return &group->base;
 }
 
 static void cuda_group_close(struct group *group) {
@@ -397,8 +460,11 @@ static void cuda_group_close(struct group *group) {
 /* Accepts a queue that was opened in part. */
 static void free_queue(struct cuda_backend *b, struct cuda_queue *q) {
     b->driver->CtxSetCurrent(q->on->context);
-    if (q->stream)
-        b->driver->StreamDestroy(q->stream);
+    for (enum lane lane = 0; lane < LANES; lane++)
+        if (q->stream[lane])
+            b->driver->StreamDestroy(q->stream[lane]);
+    if (q->turn)
+        b->driver->EventDestroy(q->turn);
     if (q->timeline_address)
         b->driver->MemHostUnregister(q->timeline);
     if (q->words)
@@ -412,10 +478,18 @@ static void free_queue(struct cuda_backend *b, struct cuda_queue *q) {
 static bool open_queue(struct cuda_backend *b, struct cuda_queue *q, char why[CUDA_WHY]) {
     const struct cuda_driver *driver = b->driver;
     void *words = NULL;
+    int priority[LANES]; /* the least is 0 */
     if (!cuda_ok(driver->CtxSetCurrent(q->on->context), "cuCtxSetCurrent", why) ||
-        !cuda_ok(driver->StreamCreateWithPriority(&q->stream, CU_STREAM_NON_BLOCKING, 0),
-                 "cuStreamCreateWithPriority", why) ||
-        !cuda_ok(driver->MemAllocHost(&words, sizeof *q->words), "cuMemAllocHost", why))
+        !cuda_ok(driver->CtxGetStreamPriorityRange(&priority[LANE_ORDINARY], &priority[LANE_HIGH]),
+                 "cuCtxGetStreamPriorityRange", why) ||
+        !cuda_ok(driver->EventCreate(&q->turn, CU_EVENT_DISABLE_TIMING), "cuEventCreate", why))
+        return false;
+    for (enum lane lane = 0; lane < LANES; lane++)
+        if (!cuda_ok(
+                driver->StreamCreateWithPriority(&q->stream[lane], CU_STREAM_NON_BLOCKING, priority[lane]),
+                "cuStreamCreateWithPriority", why))
+            return false;
+    if (!cuda_ok(driver->MemAllocHost(&words, sizeof *q->words), "cuMemAllocHost", why))
         return false;
     q->words = words;
     memset(words, 0, sizeof *q->words);

@@ -35,6 +35,7 @@ extern "C" {
     X(CtxPushCurrent, cuCtxPushCurrent_v2)                                \
     X(CtxPopCurrent, cuCtxPopCurrent_v2)                                  \
     X(CtxGetDevice, cuCtxGetDevice)                                       \
+    X(CtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange)             \
     X(CtxSynchronize, cuCtxSynchronize)                                   \
     X(ModuleLoadData, cuModuleLoadData)                                   \
     X(ModuleUnload, cuModuleUnload)                                       \
@@ -46,6 +47,7 @@ extern "C" {
     X(StreamSynchronize, cuStreamSynchronize)                             \
     X(StreamQuery, cuStreamQuery)                                         \
     X(StreamGetCtx, cuStreamGetCtx)                                       \
+    X(StreamWaitEvent, cuStreamWaitEvent)                                 \
     X(StreamIsCapturing, cuStreamIsCapturing)                             \
     X(StreamWriteValue64, cuStreamWriteValue64_v2)                        \
     X(StreamWaitValue64, cuStreamWaitValue64_v2)                          \
