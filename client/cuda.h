@@ -66,11 +66,12 @@ bool cuda_memory_release(struct cuda_memory *memory, struct session *session, in
 kdad_status cuda_memory_trim(struct cuda_memory *memory, struct session *session, int64_t deadline);
 
 /* Puts a job that was submitted on the trainer's stream. problem: with addresses. */
-kdad_status cuda_stream_follow(struct cuda_stream *stream, uint64_t timeline_address, uint64_t ticket,
-                               const struct problem *problem);
+kdad_status cuda_stream_follow(struct cuda_stream *stream, struct timeline *timeline,
+                               uint64_t timeline_address, uint64_t ticket, const struct problem *problem);
 
 /* Likewise a job that ran in this process, and that the daemon only counts. */
-kdad_status cuda_stream_tell(struct cuda_stream *stream, uint64_t timeline_address, uint64_t ticket);
+kdad_status cuda_stream_tell(struct cuda_stream *stream, struct timeline *timeline, uint64_t timeline_address,
+                             uint64_t ticket);
 
 /* Jobs in this process: local.h, for a stream on a GPU. sentence: NULL if the data was good. */
 struct cuda_local;

@@ -30,9 +30,10 @@ void cuda_timeline_unregister(struct cuda_stream *stream, struct timeline *timel
     (void)timeline;
 }
 
-kdad_status cuda_stream_follow(struct cuda_stream *stream, uint64_t timeline_address, uint64_t ticket,
-                               const struct problem *problem) {
+kdad_status cuda_stream_follow(struct cuda_stream *stream, struct timeline *timeline,
+                               uint64_t timeline_address, uint64_t ticket, const struct problem *problem) {
     (void)stream;
+    (void)timeline;
     (void)timeline_address;
     (void)ticket;
     (void)problem;
@@ -86,8 +87,10 @@ kdad_status cuda_stream_check(struct cuda_stream *stream) {
     return KDAD_UNSUPPORTED;
 }
 
-kdad_status cuda_stream_tell(struct cuda_stream *stream, uint64_t timeline_address, uint64_t ticket) {
+kdad_status cuda_stream_tell(struct cuda_stream *stream, struct timeline *timeline, uint64_t timeline_address,
+                             uint64_t ticket) {
     (void)stream;
+    (void)timeline;
     (void)timeline_address;
     (void)ticket;
     return KDAD_UNSUPPORTED;

@@ -80,7 +80,8 @@ kdad_status cuda_stream_open(void *stream, struct cuda_stream **opened, char dev
     struct cuda_stream *s = in ? calloc(1, sizeof *s) : NULL;
     if (!s)
         return error_set(KDAD_NO_MEMORY, "stream: out of memory");
-    *s = (struct cuda_stream){.driver = driver, .in = in, .stream = stream};
+    *s = (struct cuda_stream){
+        .driver = driver, .in = in, .stream = stream, .words = cuda_streams_words(number)};
     strcpy(s->device, uuid);
     strcpy(device, uuid);
     *opened = s;
@@ -162,8 +163,39 @@ static bool write_and_wait(const struct cuda_stream *s, CUdeviceptr ready, CUdev
     return cuda_ok(s->driver->StreamBatchMemOp(s->stream, 2, op, 0), "cuStreamBatchMemOp", why);
 }
 
-kdad_status cuda_stream_follow(struct cuda_stream *s, uint64_t timeline_address, uint64_t ticket,
-                               const struct problem *problem) {
+/* The same by functions that the driver calls on a thread of its own, for a device that cannot. That thread
+ * waits for the daemon, which waits for nobody; and if the daemon is lost, done says so. */
+struct host_wait {
+    struct timeline *timeline;
+    uint64_t ticket;
+    bool waits;
+};
+
+static void CUDA_CB tell_and_wait(void *argument) {
+    struct host_wait *w = argument;
+    uint64_t done;
+    atomic_store_explicit(&w->timeline->ready, w->ticket, memory_order_release);
+    while (w->waits && (int64_t)((done = atomic_load(&w->timeline->done)) - w->ticket) < 0)
+        timeline_sleep(w->timeline, done, 1000000000);
+    free(w);
+}
+
+static bool tell_on_host(const struct cuda_stream *s, struct timeline *timeline, uint64_t ticket, bool waits,
+                         char why[CUDA_WHY]) {
+    struct host_wait *w = malloc(sizeof *w);
+    if (!w) {
+        strcpy(why, "out of memory");
+        return false;
+    }
+    *w = (struct host_wait){timeline, ticket, waits};
+    if (cuda_ok(s->driver->LaunchHostFunc(s->stream, tell_and_wait, w), "cuLaunchHostFunc", why))
+        return true;
+    free(w);
+    return false;
+}
+
+kdad_status cuda_stream_follow(struct cuda_stream *s, struct timeline *timeline, uint64_t timeline_address,
+                               uint64_t ticket, const struct problem *problem) {
     char why[CUDA_WHY];
     uint64_t address[OPERAND_COUNT];
     struct cuda_told told = told_words(timeline_address, ticket);
@@ -171,19 +203,23 @@ kdad_status cuda_stream_follow(struct cuda_stream *s, uint64_t timeline_address,
         address[o] = problem->at[o].offset;
     if (!cuda_enter(s, why))
         return cuda_failed("job", why);
-    bool good = write_and_wait(s, ready_word(timeline_address), told.done, ticket, why) &&
+    bool good = (s->words ? write_and_wait(s, ready_word(timeline_address), told.done, ticket, why)
+                          : tell_on_host(s, timeline, ticket, true, why)) &&
                 (problem_is_empty(problem) ||
                  cuda_guard_launch(s->driver, s->in->guard, s->stream, problem, address, &told, why));
     cuda_leave(s);
     return good ? KDAD_OK : cuda_failed("job", why);
 }
 
-kdad_status cuda_stream_tell(struct cuda_stream *s, uint64_t timeline_address, uint64_t ticket) {
+kdad_status cuda_stream_tell(struct cuda_stream *s, struct timeline *timeline, uint64_t timeline_address,
+                             uint64_t ticket) {
     char why[CUDA_WHY];
     if (!cuda_enter(s, why))
         return cuda_failed("job", why);
-    bool good = cuda_ok(s->driver->StreamWriteValue64(s->stream, ready_word(timeline_address), ticket, 0),
-                        "cuStreamWriteValue64", why);
+    bool good =
+        s->words ? cuda_ok(s->driver->StreamWriteValue64(s->stream, ready_word(timeline_address), ticket, 0),
+                           "cuStreamWriteValue64", why)
+                 : tell_on_host(s, timeline, ticket, false, why);
     cuda_leave(s);
     return good ? KDAD_OK : cuda_failed("job", why);
 }

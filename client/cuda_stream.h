@@ -21,6 +21,7 @@ struct cuda_stream {
     const struct cuda_driver *driver;
     struct cuda_context *in;
     CUstream stream;
+    bool words; /* it reads and writes words of memory; else functions on the host do */
     char device[WIRE_NAME_MAX + 1];
 };
 

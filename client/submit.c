@@ -330,10 +330,11 @@ static kdad_status follow(struct kdad_stream *s, bool here) {
     if (!here) {
         if (s->local)
             local_clear(s->local, ticket);
-        return cuda_stream_follow(s->cuda, t->cuda_address, ticket - t->base, &s->problem);
+        return cuda_stream_follow(s->cuda, t->timeline, t->cuda_address, ticket - t->base, &s->problem);
     }
     kdad_status status = local_submit(s->local, &s->problem, s->extent, ticket, &captured);
-    return status == KDAD_OK ? cuda_stream_tell(s->cuda, t->cuda_address, ticket - t->base) : status;
+    return status == KDAD_OK ? cuda_stream_tell(s->cuda, t->timeline, t->cuda_address, ticket - t->base)
+                             : status;
 }
 
 /* One attempt. A job that was sent, but that the trainer's stream did not take, can neither be run nor taken

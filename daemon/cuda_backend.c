@@ -5,6 +5,8 @@
  * ticket; behind it the device advances the timeline's done, and a word of the daemon's own that the watcher
  * believes. No GPU queue ever waits for a client: one that is stopped or never signals holds back nobody.
  *
+ * A device that cannot write words tells by events, which the watcher asks for; done is the host's then.
+ *
  * Of a queue, launched jobs come first, in order, then waiting ones. A job that is not to run (refused,
  * cancelled) is ended by the host once all before it are done: so done is written by the device or by the
  * host, never by both at once.
@@ -74,7 +76,8 @@ struct cuda_queue {
     struct queue base;
     struct cuda_device *on;
     CUstream stream[LANES];
-    CUevent turn; /* where a lane ends, for the other one to go on behind it */
+    CUevent turn;       /* where a lane ends, for the other one to go on behind it */
+    CUevent end[DEPTH]; /* of launched jobs, where the device cannot write words */
     struct timeline *timeline;
     CUdeviceptr timeline_address;
     struct private_words *words;
@@ -161,9 +164,12 @@ static bool take_lane(struct cuda_backend *b, struct cuda_queue *q, enum lane la
             cuda_ok(b->driver->StreamWaitEvent(q->stream[lane], q->turn, 0), "cuStreamWaitEvent", why));
 }
 
-/* The timeline's done, and then the daemon's own. */
+/* The timeline's done, and then the daemon's own; or an event. */
 static bool put_done(struct cuda_backend *b, struct cuda_queue *q, uint64_t ticket, char why[CUDA_WHY]) {
     CUstreamBatchMemOpParams write[2] = {0};
+    if (!q->on->words)
+        return cuda_ok(b->driver->EventRecord(q->end[ticket % DEPTH], q->stream[q->lane]), "cuEventRecord",
+                       why);
     for (int i = 0; i < 2; i++) {
         write[i].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
         write[i].writeValue.value64 = ticket;
@@ -194,7 +200,7 @@ static void put_on_device(struct cuda_backend *b, struct cuda_queue *q, struct j
         put_done(b, q, job->ticket, why);
     if (!good)
         die(why);
-    job->shown = true;
+    job->shown = q->on->words;
     q->cost[slot] = cost_of(q->on, job);
     q->ahead_ns += q->cost[slot];
     share_charge(&group_of(q)->share, now, q->cost[slot]);
@@ -226,10 +232,21 @@ static bool launch_one(struct cuda_backend *b, struct cuda_queue *q) {
     return true;
 }
 
+/* True once the device is done with a launched job. */
+static bool is_done(const struct cuda_backend *b, const struct cuda_queue *q, const struct job *job) {
+    char why[CUDA_WHY];
+    if (q->on->words)
+        return __atomic_load_n(&q->words->done, __ATOMIC_ACQUIRE) >= job->ticket;
+    CUresult result = b->driver->EventQuery(q->end[job->ticket % DEPTH]);
+    if (result != CUDA_ERROR_NOT_READY && !cuda_ok(result, "cuEventQuery", why))
+        die(why);
+    return result == CUDA_SUCCESS;
+}
+
 /* Ends the queue's first launched job if the device is done with it. */
 static bool finish_one(struct cuda_backend *b, struct cuda_queue *q) {
     struct job *job = q->first;
-    if (q->launched == 0 || __atomic_load_n(&q->words->done, __ATOMIC_ACQUIRE) < job->ticket)
+    if (q->launched == 0 || !is_done(b, q, job))
         return false;
     int32_t verdict = __atomic_load_n(&q->words->verdict[job->ticket % DEPTH], __ATOMIC_RELAXED);
     if (verdict != CUDA_VERDICT_OK)
@@ -274,7 +291,7 @@ static void deactivate(struct cuda_backend *b, struct cuda_queue *q) {
 static bool look_around(struct cuda_backend *b) {
     bool happened = false;
     for (struct cuda_queue *q = b->active, *next; q; q = next) {
-        if (q->waiting)
+        if (q->waiting || !q->on->words)
             b->driver->CtxSetCurrent(q->on->context);
         while (finish_one(b, q))
             happened = true;
@@ -465,6 +482,9 @@ static void free_queue(struct cuda_backend *b, struct cuda_queue *q) {
             b->driver->StreamDestroy(q->stream[lane]);
     if (q->turn)
         b->driver->EventDestroy(q->turn);
+    for (int i = 0; i < DEPTH; i++)
+        if (q->end[i])
+            b->driver->EventDestroy(q->end[i]);
     if (q->timeline_address)
         b->driver->MemHostUnregister(q->timeline);
     if (q->words)
@@ -488,6 +508,9 @@ static bool open_queue(struct cuda_backend *b, struct cuda_queue *q, char why[CU
         if (!cuda_ok(
                 driver->StreamCreateWithPriority(&q->stream[lane], CU_STREAM_NON_BLOCKING, priority[lane]),
                 "cuStreamCreateWithPriority", why))
+            return false;
+    for (int i = 0; i < DEPTH && !q->on->words; i++)
+        if (!cuda_ok(driver->EventCreate(&q->end[i], CU_EVENT_DISABLE_TIMING), "cuEventCreate", why))
             return false;
     if (!cuda_ok(driver->MemAllocHost(&words, sizeof *q->words), "cuMemAllocHost", why))
         return false;

@@ -60,6 +60,7 @@ static void describe_device(const struct cuda_driver *driver, struct cuda_device
         d->mps = WIRE_MPS_UNKNOWN; /* a driver of before this attribute */
     else
         d->mps = mps ? WIRE_MPS_ON : WIRE_MPS_OFF;
+    d->words = cuda_streams_words(d->device);
     d->copy_rate = measure_copy(driver);
     log_device(d);
 }

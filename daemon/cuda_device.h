@@ -15,6 +15,7 @@ struct cuda_device {
     char uuid[CUDA_UUID_TEXT];
     char name[WIRE_NAME_MAX + 1]; /* for people */
     enum wire_mps mps;            /* the context is a client of MPS */
+    bool words;                   /* its streams write words of memory; else events tell */
     struct cuda_kernels *kernels;
     uint64_t
         copy_rate; /* bytes a second that a copy on the device reads and writes; 0: could not be measured */

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static struct cuda_driver table;
@@ -76,4 +77,13 @@ bool cuda_uuid(CUdevice device, char text[CUDA_UUID_TEXT], char why[CUDA_WHY]) {
              b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
              b[15]);
     return true;
+}
+
+bool cuda_streams_words(CUdevice device) {
+    int can = 0;
+    const char *text = getenv("KDAD_STREAM_MEMORY");
+    return (!text || strcmp(text, "no") != 0) &&
+           table.DeviceGetAttribute(&can, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, device) ==
+               CUDA_SUCCESS &&
+           can;
 }

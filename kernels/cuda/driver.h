@@ -42,6 +42,7 @@ extern "C" {
     X(ModuleGetFunction, cuModuleGetFunction)                             \
     X(FuncSetAttribute, cuFuncSetAttribute)                               \
     X(LaunchKernel, cuLaunchKernel)                                       \
+    X(LaunchHostFunc, cuLaunchHostFunc)                                   \
     X(StreamCreateWithPriority, cuStreamCreateWithPriority)               \
     X(StreamDestroy, cuStreamDestroy_v2)                                  \
     X(StreamSynchronize, cuStreamSynchronize)                             \
@@ -111,6 +112,10 @@ bool cuda_ok(CUresult result, const char *call, char why[CUDA_WHY]);
 /* The name by which client and daemon know a device: "GPU-…", as nvidia-smi -L prints it; "MIG-…" is not
  * made. */
 bool cuda_uuid(CUdevice device, char text[CUDA_UUID_TEXT], char why[CUDA_WHY]);
+
+/* True if streams of the device read and write words of memory by themselves (stream memory operations);
+ * false too while the environment's KDAD_STREAM_MEMORY is "no". */
+bool cuda_streams_words(CUdevice device);
 
 #ifdef __cplusplus
 }

@@ -82,9 +82,12 @@ stop_mps() {
 
 run_all() {
     log=$(mktemp)
-    [ $# -gt 0 ] || set -- kernel kernel_law jobs memory deaths
+    [ $# -gt 0 ] || set -- kernel kernel_law kernel_edges jobs memory deaths
     run_tests "no MPS" "$@"
     check_cases "no MPS"
+    case " $* " in
+    *" jobs "*) (export KDAD_STREAM_MEMORY=no && run_tests "told by events" jobs) ;;
+    esac
     [ -z "${SANITIZE:-}" ] || sanitize
     if [ "${MPS:-yes}" = no ]; then
         :
