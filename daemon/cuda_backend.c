@@ -90,7 +90,6 @@ struct cuda_queue {
     int launched;
     enum lane lane;                 /* of the launched ones */
     uint64_t cost[DEPTH], ahead_ns; /* that launched ones may take, and all together */
-    uint64_t finished_ns;           /* when the device was last done with one */
     bool active, closing;
     struct cuda_queue *next; /* active */
 };
@@ -251,9 +250,6 @@ static bool finish_one(struct cuda_backend *b, struct cuda_queue *q) {
     int32_t verdict = __atomic_load_n(&q->words->verdict[job->ticket % DEPTH], __ATOMIC_RELAXED);
     if (verdict != CUDA_VERDICT_OK)
         job_refuse(job, WIRE_BAD_DATA, "%s", cuda_verdict_sentence(verdict));
-    uint64_t now = (uint64_t)now_ns();
-    job->busy_ns = now - (q->finished_ns > job->started_ns ? q->finished_ns : job->started_ns);
-    q->finished_ns = now;
     q->ahead_ns -= q->cost[job->ticket % DEPTH];
     q->first = job->next;
     q->launched--;

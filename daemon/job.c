@@ -51,6 +51,8 @@ static void measure(struct job *job, uint64_t now) {
     stream->last_end_ns = now;
     meter_add(&client->daemon->meter, job->started_ns - job->received_ns, now - job->started_ns);
     recent_add(&client->recent, now - job->received_ns);
+    if (job->busy_ns == 0)
+        job->busy_ns = now - job->started_ns;
     if (job->status == WIRE_OK) {
         uint64_t bytes = problem_traffic(&job->problem);
         __atomic_fetch_add(&client->bytes_moved, bytes, __ATOMIC_RELAXED);

@@ -22,7 +22,7 @@ struct job {
     struct buffer *buffer[OPERAND_COUNT];
     uint64_t received_ns;        /* uv_hrtime when its packet was read */
     uint64_t started_ns;         /* and when it began to run, set by the backend; 0: it never did */
-    uint64_t busy_ns;            /* thread or device time, set by the backend */
+    uint64_t busy_ns;            /* threads' time, set by the backend; 0: a device's, as long as it ran */
     bool shown;                  /* a device has advanced the timeline's done for it */
     struct job *next;            /* the backend's */
     _Alignas(16) char private[]; /* backend_ops.job_size bytes */

@@ -1,6 +1,8 @@
 #include "tests/bench/bench_overhead.h"
 
 #include "client/kdad.h"
+#include "daemon/meter.h"
+#include "kernels/problem.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +19,7 @@
 enum {
     ROUNDS = 21,          /* turns of each; medians over them */
     CALLS = 2000,         /* round trips of a turn */
+    COUNTED = 100000,     /* jobs of a turn that are only counted */
     PIPELINED = 300000,   /* jobs of a pipelined turn */
     PIPELINED_ROUNDS = 5, /* of those */
     WINDOW = 512,         /* jobs in flight */
@@ -137,6 +140,29 @@ static double pipelined(struct kdad_stream *stream, const struct kdad_chunk_kda_
     return PIPELINED / (seconds(daemon) - start_cpu);
 }
 
+/* Seconds for what the daemon counts of a job: the clock three times, the meters, and its bytes. */
+static double counters(void) {
+    static struct meter meter;
+    static struct recent recent;
+    static struct pace pace;
+    static uint64_t bytes_moved, busy_ns, jobs_done;
+    volatile int64_t rows = 1; /* or the compiler would find the bytes once */
+    double start = seconds(CLOCK_MONOTONIC);
+    for (int i = 0; i < COUNTED; i++) {
+        const struct problem p = {.B = 1, .T = rows, .H = 1, .HV = 1, .K = 16, .C = 16, .N = -1};
+        uint64_t at[3], bytes = problem_traffic(&p);
+        for (int n = 0; n < 3; n++)
+            at[n] = (uint64_t)(seconds(CLOCK_MONOTONIC) * 1e9);
+        meter_add(&meter, at[1] - at[0], at[2] - at[1]);
+        recent_add(&recent, at[2] - at[0]);
+        pace_add(&pace, bytes, at[2] - at[1]);
+        __atomic_fetch_add(&bytes_moved, bytes, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&busy_ns, at[2] - at[1], __ATOMIC_RELAXED);
+        __atomic_fetch_add(&jobs_done, 1, __ATOMIC_RELAXED);
+    }
+    return (seconds(CLOCK_MONOTONIC) - start) / COUNTED;
+}
+
 static struct kdad_tensor tensor(float *memory, int *at, int64_t width) {
     struct kdad_tensor t = kdad_tensor_4d(memory + *at, KDAD_F32, 1, 1, 1, width);
     *at += 16;
@@ -173,7 +199,8 @@ static void smallest_job(struct kdad_chunk_kda_bwd_intra_args *args, float *memo
 static int measure(struct kdad_connection *connection, pid_t daemon, int echo, bool json) {
     struct kdad_stream *stream;
     struct kdad_chunk_kda_bwd_intra_args args;
-    double raw[ROUNDS], ours[ROUNDS], ratio[ROUNDS], rate[PIPELINED_ROUNDS], wall[PIPELINED_ROUNDS];
+    double raw[ROUNDS], ours[ROUNDS], ratio[ROUNDS], counted[ROUNDS], rate[PIPELINED_ROUNDS],
+        wall[PIPELINED_ROUNDS];
     clockid_t clock;
     float *memory = kdad_alloc(connection, 16 * 16 * sizeof(float));
     if (!memory || kdad_stream_open(connection, NULL, &stream) || clock_getcpuclockid(daemon, &clock) != 0)
@@ -185,6 +212,7 @@ static int measure(struct kdad_connection *connection, pid_t daemon, int echo, b
         raw[i] = ping_pong(echo);
         ours[i] = call(stream, &args);
         ratio[i] = ours[i] / raw[i];
+        counted[i] = counters();
         if (raw[i] < 0 || ours[i] < 0)
             return 1;
     }
@@ -194,17 +222,19 @@ static int measure(struct kdad_connection *connection, pid_t daemon, int echo, b
             return 1;
     }
     double r = median(raw, ROUNDS) * 1e6, o = median(ours, ROUNDS) * 1e6, q = median(ratio, ROUNDS);
+    double n = median(counted, ROUNDS) * 1e6;
     double p = median(rate, PIPELINED_ROUNDS), w = median(wall, PIPELINED_ROUNDS);
     kdad_stream_close(stream);
     if (json) {
         printf("{\"overhead\": {\"ping_pong_us\": %.3f, \"submit_to_done_us\": %.3f, \"ratio\": %.3f, "
-               "\"jobs_per_daemon_cpu_s\": %.0f, \"jobs_per_s\": %.0f}}\n",
-               r, o, q, p, w);
+               "\"counters_us\": %.4f, \"jobs_per_daemon_cpu_s\": %.0f, \"jobs_per_s\": %.0f}}\n",
+               r, o, q, n, p, w);
         return 0;
     }
     printf("smallest job (B 1, T 1, H 1, K 16), medians\n");
     printf("  %-48s %10.2f us\n", "raw SOCK_SEQPACKET ping-pong, two processes", r);
     printf("  %-48s %10.2f us %8.2f x\n", "submit to done through the daemon", o, q);
+    printf("  %-48s %10.3f us %8.2f %%\n", "of that for counters and latencies", n, 100 * n / o);
     printf("  %-48s %10.0f /s\n", "pipelined jobs, per second of daemon CPU time", p);
     printf("  %-48s %10.0f /s\n", "pipelined jobs, per second", w);
     return 0;
