@@ -27,6 +27,19 @@ for page in $pages; do
     done
 done
 
+# Files that docs/architecture.md and its picture name are there, threads have the names that it gives.
+# shellcheck disable=SC2016 # code of Markdown
+for file in $(grep -o '`[a-z]*/[a-z_/]*\.[ch]`' docs/architecture.md | tr -d '`'); do
+    [ -e "$file" ] || fail "docs/architecture.md: there is no $file"
+done
+for file in $(tr -c 'a-z_.' '\n' <docs/images/architecture.svg | grep '^[a-z_]*[a-z]\.\(c\|h\|cu\)$' | sort -u); do
+    [ -n "$(find client daemon kernels proto -name "$file")" ] || fail "docs/images/architecture.svg: there is no $file"
+done
+# shellcheck disable=SC2016 # code of Markdown
+for thread in $(grep -o '`kdad-[a-z]*`' docs/architecture.md | tr -d '`'); do
+    grep -rq "pthread_setname_np([^;]*\"$thread\"" daemon kernels || fail "no thread is named $thread"
+done
+
 # shown PROGRAM: the command lines of that program in the pages.
 shown() {
     grep -hoE -e "^ +([A-Z_]+=[^ ]+ )*$1 [^#]*" -e "\`$1 [^\`]*\`" README.md docs/*.md | grep -o "$1 [^\`]*"
