@@ -18,6 +18,7 @@ static char directory[] = "/tmp/kdad-fault-XXXXXX";
 static char socket_path[64], log_path[64], error_path[64], words_path[64], expected_path[64];
 static char points[PATH_MAX];
 static int problems;
+static bool continues;
 
 /* A file of the build, found from where this program lies: build/tests/PROGRAM. */
 static const char *build_path(const char *file) {
@@ -90,12 +91,23 @@ static void redirect(int fd, const char *path) {
     dup2(to, fd);
 }
 
+void faulty_continue(bool on) {
+    continues = on;
+}
+
+/* A moment of waiting for a process. */
+static void wait_a_moment(pid_t pid) {
+    if (continues)
+        kill(pid, SIGCONT);
+    usleep(2000);
+}
+
 int faulty_wait(pid_t pid, const char *what) {
     int status;
     for (int i = 0; i < FAULTY_HANG_S * 500; i++) {
         if (waitpid(pid, &status, WNOHANG) == pid)
             return status;
-        usleep(2000);
+        wait_a_moment(pid);
     }
     faulty_problem("%s: goes on for ever", what);
     kill(pid, SIGKILL);
@@ -169,7 +181,7 @@ void faulty_daemon_settles(struct faulty_daemon *daemon, int descriptors, const 
     for (int i = 0; i < 5000; i++) {
         if (faulty_daemon_descriptors(daemon) <= descriptors)
             return;
-        usleep(2000);
+        wait_a_moment(daemon->pid);
     }
     faulty_problem("%s: the daemon has %d descriptors, not %d", what, faulty_daemon_descriptors(daemon),
                    descriptors);

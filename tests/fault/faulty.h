@@ -53,6 +53,9 @@ void faulty_daemon_check_exit(const struct faulty_daemon *daemon, const char *wh
 /* Starts a session. patient: it may find a daemon that does not answer in time. */
 pid_t faulty_session_start(struct fault fault, bool patient);
 
+/* Whether waits for processes have those go on that have stopped. */
+void faulty_continue(bool on);
+
 /* Waits for a process: its wait status. One that goes on for ever is killed, and is a problem. */
 int faulty_wait(pid_t pid, const char *what);
 

@@ -89,20 +89,21 @@ static bool stop_daemon(struct fault fault) {
     pid_t pid = faulty_session_start(none, false);
     bool hit = false;
     siginfo_t info = {0};
-    for (int i = 0; !hit && waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && !info.si_pid;
-         i++) {
+    while (!hit && waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && !info.si_pid) {
         usleep(1000);
         hit = faulty_hit(what, sizeof what);
     }
     hit = hit || faulty_hit(what, sizeof what);
-    if (hit) {
+    if (hit && await_stop(daemon.pid)) {
         usleep(STOPPED_MS * 1000);
         kill(daemon.pid, SIGCONT);
     }
     if (faulty_session_end(pid, what, 0) != 0)
         faulty_problem("%s: the session fails", what);
+    faulty_continue(true); /* it may stop when the session has gone */
     faulty_daemon_settles(&daemon, descriptors, what);
     faulty_daemon_stop(&daemon, what);
+    faulty_continue(false);
     return hit;
 }
 
