@@ -3,23 +3,14 @@
  */
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <stdint.h>
-
+#ifdef KDA_EMULATION
+#include "tests/emulation/machine.h"
+#else
+#include "machine.cuh"
+#endif
 #include "kernels/cuda/params.h"
 
 namespace kda {
-
-using bf16 = __nv_bfloat16;
-using f16 = __half;
-
-/* 2 ** x, exactly so for whole x, 0 below 2 ** -126. */
-__device__ __forceinline__ float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 /* Where nothing is added the incoming bits stay: those of -0 and of NaNs too. */
 __device__ __forceinline__ float add(float incoming, float added) {
@@ -56,7 +47,7 @@ __device__ __forceinline__ item find_item(const kda_params &p, int32_t index) {
         const int64_t within = panel - it.batch * p.panels;
         it.start = within * PANEL_ROWS;
         const int64_t left = p.T - it.start;
-        it.rows = (int)(left < PANEL_ROWS ? left : PANEL_ROWS);
+        it.rows = left < PANEL_ROWS ? (int)left : (int)PANEL_ROWS;
         it.kind = PANEL_COMPUTE;
     }
     return it;
@@ -72,8 +63,8 @@ __device__ __forceinline__ float load_float(uint64_t at, int64_t i, int dtype) {
     if (dtype == DTYPE_F32)
         return ((const float *)at)[i];
     if (dtype == DTYPE_BF16)
-        return __bfloat162float(((const bf16 *)at)[i]);
-    return __half2float(((const f16 *)at)[i]);
+        return float_of(((const bf16 *)at)[i]);
+    return float_of(((const f16 *)at)[i]);
 }
 
 /* Rows of no sequence: outputs get the incoming gradients, unless they are the same memory. */

@@ -83,19 +83,6 @@ __device__ __forceinline__ int row_word(int row) {
 
 /* --- elements of q and k ------------------------------------------------------------------------------- */
 
-template <typename T> struct packed { uint32_t bits; };
-template <> struct packed<float> { float2 bits; };
-
-__device__ __forceinline__ float2 unpack(packed<bf16> x) {
-    return make_float2(__uint_as_float(x.bits << 16), __uint_as_float(x.bits & 0xffff0000u));
-}
-__device__ __forceinline__ float2 unpack(packed<f16> x) {
-    return __half22float2(*(const __half2 *)&x.bits);
-}
-__device__ __forceinline__ float2 unpack(packed<float> x) {
-    return x.bits;
-}
-
 /* Word of an element pair of q or k in its tile. */
 template <typename T> __device__ __forceinline__ int pair_place(int row, int c) {
     return sizeof(T) == 4 ? pair_word(row, c) : ((row & 3) * 4 + (row >> 2)) * 8 + c;
@@ -108,53 +95,7 @@ template <typename T> __device__ __forceinline__ packed<T> load_pair(const float
         return {*(const uint32_t *)(tile + ((row & 3) * 4 + (row >> 2)) * 8 + c)};
 }
 
-/* The block's and the thread's number, read where this stands. */
-__device__ __forceinline__ int block_again() {
-    int x;
-    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
-    return x;
-}
-__device__ __forceinline__ int thread_again() {
-    int x;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
-    return x;
-}
-
 /* --- loads and stores ---------------------------------------------------------------------------------- */
-
-__device__ __forceinline__ uint32_t shared_address(const void *at) {
-    return (uint32_t)__cvta_generic_to_shared(at);
-}
-
-/* base + row * stride, in bytes: one instruction. */
-__device__ __forceinline__ uint64_t row_at(uint64_t base, int row, int stride) {
-    uint64_t at;
-    asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(at) : "r"(row), "r"(stride), "l"(base));
-    return at;
-}
-
-/* 16 bytes, or 16 bytes of 0: then nothing is read */
-__device__ __forceinline__ void copy16(float *to, uint64_t from, bool wanted) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-                 "r"(wanted ? 16 : 0)
-                 : "memory");
-}
-
-__device__ __forceinline__ void ask(uint64_t at) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
-}
-
-/* Volatile: incoming gradients may be the outputs' own memory. */
-__device__ __forceinline__ float2 load2(const float *at) {
-    float2 x;
-    asm volatile("ld.global.L1::no_allocate.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "l"(at));
-    return x;
-}
-
-__device__ __forceinline__ void store2(float *at, float2 x, bool wanted) {
-    asm volatile("{ .reg .pred w; setp.ne.u32 w, %3, 0; @w st.global.cs.v2.f32 [%0], {%1, %2}; }" ::"l"(at),
-                 "f"(x.x), "f"(x.y), "r"((uint32_t)wanted));
-}
 
 template <typename T> __device__ __forceinline__ T zero_element() {
     return T(0.0f);
@@ -200,7 +141,6 @@ __device__ __forceinline__ void load_slab(const kda_params &p, const item &it, i
             copy16(own + L::at_k + word, row_at(k, from, k_stride), wanted);
             copy16(own + L::at_q + word, row_at(q, from, q_stride), wanted);
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
     } else {
         const float *g = (const float *)p.g.at + offset_of(p.g, it, it.hv, 0) + column0;
         const T *k = (const T *)p.k.at + offset_of(p.k, it, it.h, 0) + column0;
@@ -234,11 +174,7 @@ __device__ __forceinline__ float4 load_dA(const kda_tensor &x, int64_t base, int
     if (row >= rows)
         return make_float4(0, 0, 0, 0);
     if constexpr (VECTOR) {
-        float4 v;
-        asm volatile("ld.global.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
-                     : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                     : "l"(row_at((uint64_t)(at + column), row, (int)x.row * 4)));
-        return v;
+        return load4(row_at((uint64_t)(at + column), row, (int)x.row * 4));
     } else {
         at += row * x.row + column;
         return make_float4(at[0], at[1], at[2], at[3]);
@@ -320,14 +256,6 @@ template <bool VECTOR> struct dA_loader {
 };
 
 /* --- the products -------------------------------------------------------------------------------------- */
-
-__device__ __forceinline__ void mma(float (&c)[4], const float (&a)[4], float b0, float b1) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
-          "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
-}
 
 __device__ __forceinline__ void load_block(float (&x)[4], const float *at) {
     const float4 v = *(const float4 *)at;
@@ -617,7 +545,8 @@ __host__ __device__ constexpr int distance(int r) {
 }
 
 template <typename T, bool VECTOR>
-__device__ void run_risen_slab(const kda_params &p, float *shared, float *own, int slab, float *db);
+__device__ void run_risen_slab(const kda_params &p, float *shared, float *own, int slab,
+                                            float *db);
 
 /* RISEN: g rises somewhere in the slab. */
 template <typename T, bool VECTOR, bool RISEN>
@@ -647,7 +576,7 @@ __device__ __forceinline__ void run_slab(const kda_params &p, const item &it, fl
         for (int x = 0; x < 3; x++) {
             const kda_tensor &tensor = p.in[x == 2 ? 3 : x];
             if constexpr (VECTOR) {
-                in[r][x] = load2((const float *)(tensor.at + at));
+                in[r][x] = load2(tensor.at + at);
             } else if (r < limit) {
                 const volatile float *from = scalar_place(tensor, r);
                 in[r][x].x = from[0];
@@ -790,7 +719,7 @@ __device__ __forceinline__ void run_slab(const kda_params &p, const item &it, fl
         for (int x = 0; x < 3; x++) {
             const kda_tensor &tensor = p.out[x == 2 ? 3 : x];
             if constexpr (VECTOR) {
-                store2((float *)(tensor.at + at), to[x], wanted);
+                store2(tensor.at + at, to[x], wanted);
             } else if (wanted) {
                 float *there = scalar_place(tensor, r);
                 there[0] = to[x].x;
@@ -798,10 +727,10 @@ __device__ __forceinline__ void run_slab(const kda_params &p, const item &it, fl
                     there[1] = to[x].y;
             }
         }
-        asm volatile("" ::: "memory");
+        finish_memory();
 #pragma unroll
         for (int s = 0; s < r; s++)
-            asm volatile("" : "+f"(dkt[s].x), "+f"(dkt[s].y));
+            finish(dkt[s]);
     }
     __syncwarp();
 #pragma unroll
@@ -817,15 +746,14 @@ __device__ __forceinline__ void run_slab(const kda_params &p, const item &it, fl
 }
 
 template <typename T, bool VECTOR>
-__device__ __noinline__ void run_risen_slab(const kda_params &p, float *shared, float *own, int slab,
-                                            float *db) {
+__device__ void run_risen_slab(const kda_params &p, float *shared, float *own, int slab, float *db) {
     const item it = find_item(p, block_again());
     run_slab<T, VECTOR, true>(p, it, shared, own, slab, db);
 }
 
 template <typename T, bool VECTOR> __device__ __forceinline__ void panel(const kda_params &p) {
-    extern __shared__ __align__(128) float shared[];
-    const int tid = threadIdx.x, warp = __shfl_sync(~0u, tid >> 5, 0), warps = blockDim.x >> 5;
+    float *shared = block_shared();
+    const int tid = threadIdx.x, warp = __shfl_sync(~0u, tid >> 5, 0);
     const int slabs = (p.K + SLAB - 1) / SLAB;
     float *own = shared + AT_DB + slabs * PANEL_ROWS + warp * slab_layout<T>::words;
 #pragma unroll 1
@@ -843,7 +771,7 @@ template <typename T, bool VECTOR> __device__ __forceinline__ void panel(const k
         load_slab<T, VECTOR>(p, it, min(warp, slabs - 1), own);
         dA_loader<VECTOR>::run(p, it, shared);
         if constexpr (VECTOR)
-            asm volatile("cp.async.wait_all;" ::: "memory");
+            copies_wait();
         __syncthreads();
     }
     /* What is needed next is read and computed anew, not kept in registers over a slab. */
@@ -856,7 +784,7 @@ template <typename T, bool VECTOR> __device__ __forceinline__ void panel(const k
             __syncwarp();
             load_slab<T, VECTOR>(p, it, slab, slab_own);
             if constexpr (VECTOR)
-                asm volatile("cp.async.wait_all;" ::: "memory");
+                copies_wait();
             __syncwarp();
         }
         run_slab<T, VECTOR, false>(p, it, shared, slab_own, slab, shared + AT_DB + slab * PANEL_ROWS);

@@ -103,7 +103,7 @@ __device__ void list_sequences(const kda_params &p) {
             end = snapshot[low + 1];
         }
         if (e.kind != PANEL_NONE)
-            e.rows = (int32_t)(end - e.start < PANEL_ROWS ? end - e.start : PANEL_ROWS);
+            e.rows = end - e.start < PANEL_ROWS ? (int32_t)(end - e.start) : (int32_t)PANEL_ROWS;
         list[j] = e;
     }
 }
