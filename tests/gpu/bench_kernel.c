@@ -30,7 +30,7 @@ static const struct shape shapes[] = {
     {8, 8192, 32, 32, 64, 64, DTYPE_BF16, 0},  {4, 8192, 32, 32, 256, 64, DTYPE_BF16, 0},
     {4, 8192, 32, 32, 100, 64, DTYPE_BF16, 0}, {4, 8192, 32, 32, 128, 16, DTYPE_BF16, 0},
     {4, 8192, 32, 32, 128, 32, DTYPE_BF16, 0}, {4, 8192, 32, 32, 128, 128, DTYPE_BF16, 0},
-    {4, 8192, 32, 32, 128, 64, DTYPE_F32, 0},
+    {4, 8192, 32, 32, 128, 64, DTYPE_F16, 0},  {4, 8192, 32, 32, 128, 64, DTYPE_F32, 0},
 };
 
 static const struct cuda_driver *driver;
